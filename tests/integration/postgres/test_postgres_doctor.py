@@ -84,12 +84,13 @@ def test_tables_that_look_right_and_are_not(lab):
     lab.sql("ALTER TABLE trap.secret ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON trap.secret USING (id > 5)")
     lab.sql("CREATE TABLE trap.parts (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE trap.p1 PARTITION OF trap.parts DEFAULT")
     lab.sql('ALTER TABLE trap.p1 REPLICA IDENTITY NOTHING; CREATE UNLOGGED TABLE trap.brief (id int); CREATE TABLE trap."Odd ""x" (v int)')
+    lab.sql("CREATE TABLE trap.half (a int, c int, b int GENERATED ALWAYS AS (c * 2) STORED, PRIMARY KEY (a, b))")
     lab.sql("GRANT USAGE ON SCHEMA trap TO cdc; GRANT SELECT ON ALL TABLES IN SCHEMA trap TO cdc")
     found = {f.name: f for f in examine(uri, ["trap.*"])}
     blocking = {n for n, f in found.items() if f.blocks and n.startswith("trap")}
     assert blocking == {
-        *(f"trap.{t}: publication" for t in ("late", "secret", "parts", 'Odd "x')),
-        *("trap.late: replica identity", "trap.secret: row-level security", "trap.parts: partitions"),
+        *(f"trap.{t}: publication" for t in ("late", "secret", "parts", "half", 'Odd "x')),
+        *("trap.late: replica identity", "trap.half: replica identity", "trap.secret: row-level security", "trap.parts: partitions"),
     }
     assert found["trap.brief"].found.startswith("unlogged")
     for name in sorted(blocking):
@@ -98,6 +99,7 @@ def test_tables_that_look_right_and_are_not(lab):
     assert not [n for n, f in found.items() if f.blocks and n.startswith("trap")]
     assert {n: str(f.level) for n, f in found.items() if not f.ok and n.startswith("trap")} == {
         "trap.brief": "note",
+        "trap.half: replica identity": "should",
         "trap.late: replica identity": "note",
         'trap.Odd "x: replica identity': "note",
     }

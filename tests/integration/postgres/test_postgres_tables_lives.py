@@ -209,6 +209,19 @@ ROWS_DOUBTED = {
         "INSERT INTO shop.p VALUES (26, 26)",
     ],
     "partition_detached": ["ALTER TABLE shop.p DETACH PARTITION shop.p1", "UPDATE shop.p1 SET v = 7", "INSERT INTO shop.p VALUES (11, 11)"],
+    # A rename writes a table's type anew, as its birth does.
+    "made_partitioned_at_once": [
+        "BEGIN; ALTER TABLE shop.t RENAME TO legacy; CREATE TABLE shop.t (id int PRIMARY KEY, a int, b int) PARTITION BY RANGE (id);"
+        "ALTER TABLE shop.t ATTACH PARTITION shop.legacy FOR VALUES FROM (0) TO (10); COMMIT"
+    ],
+    "partition_detached_and_renamed_at_once": [
+        "BEGIN; ALTER TABLE shop.p DETACH PARTITION shop.p1; ALTER TABLE shop.p1 RENAME TO old_p1; COMMIT"
+    ],
+    "key_with_a_generated_column": [
+        "CREATE TABLE shop.g (a int, c int, b int GENERATED ALWAYS AS (c * 2) STORED, PRIMARY KEY (a, b));"
+        "INSERT INTO shop.g VALUES (1, 1), (1, 2)",
+        "UPDATE shop.g SET c = 7 WHERE c = 1; DELETE FROM shop.g WHERE c = 2",
+    ],
     "captured_table_attached": [
         "ALTER TABLE shop.p ATTACH PARTITION shop.alone FOR VALUES FROM (50) TO (60)",
         "INSERT INTO shop.p VALUES (51, 51)",

@@ -93,8 +93,11 @@ def _identity(table: CatalogTable) -> Finding:
     refused = "updates and deletes are refused"
     if table.identity == "n" and not table.partitioned:
         return Finding(name, False, f"nothing: {refused}", wanted, f"ALTER TABLE {sql} REPLICA IDENTITY {_identity_text(table)};")
-    if table.identity == "d" and table.has_key and table.deferrable:
-        return Finding(name, False, f"the primary key is deferrable, which names no row: {refused}", "a key that is not, or FULL", full)
+    deferred = table.identity == "d" and table.has_key and table.deferrable
+    if deferred or table.is_half_named:
+        half = "the key has a generated column, which the log does not carry: changed rows are not known"
+        found = f"the primary key is deferrable, which names no row: {refused}" if deferred else half
+        return Finding(name, False, found, "a key that is not, or FULL", full)
     if not table.has_key and table.identity != "f":
         found = "no key: inserts are captured, updates and deletes are refused by the server while the table is published"
         return Finding(name, False, found, "a key, unless the table only takes inserts", add, Level.NOTE)

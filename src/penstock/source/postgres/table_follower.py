@@ -14,7 +14,7 @@ import msgspec
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.table import TableSchema
-from penstock.source.postgres.tables.catalog import OID_MASK, CatalogTable, Silence
+from penstock.source.postgres.tables.catalog import HALF_NAMED, OID_MASK, CatalogTable, Silence
 from penstock.source.postgres.tables.catalog_watch import CatalogWatch, Changed
 from penstock.source.postgres.tables.observed import Created, KnownRelation
 from penstock.source.postgres.tables.row_doubts import PARTITION_GONE, creation_doubt
@@ -40,6 +40,7 @@ class TableFollower:
         self._shown = shown
         self._relations: dict[int, Relation] = {}
         self._described: dict[int, int] = {}
+        self._half_named: set[int] = set()
         self._known: dict[int, KnownRelation] = {}
         self._since: dict[int, int] = {}
         self._ignored: set[int] = set()
@@ -116,12 +117,19 @@ class TableFollower:
     def apply(self, notice: Notice, ts: int, ddls: list[DdlEvent]) -> None:
         """Take a relation or a truncate at its place between rows."""
         if notice.relation is not None:
-            self._relations[notice.oid] = notice.relation
+            self._relations[notice.oid] = self._without_half_key(notice.relation)
             self._described[notice.oid] = ts
             self._ignored.discard(notice.oid)
         elif self._book.has_begun(notice.oid, ts, read=notice.oid in self._since):
             self._guarded(notice.oid, ts, lambda: ddls.append(self._book.truncate(notice.oid, ts)))
         self._known.pop(notice.oid, None)
+
+    def _without_half_key(self, relation: Relation) -> Relation:
+        """Return a relation that tells no key where a part of its key is no column of the log."""
+        shown = self._fresh.get(relation.oid) or self._watch.seen(relation.oid)
+        is_half = shown is not None and shown.unnamed and relation.identity in "di"
+        (self._half_named.add if is_half else self._half_named.discard)(relation.oid)
+        return msgspec.structs.replace(relation, identity="n") if is_half else relation
 
     def bags(self) -> set[int]:
         """Return the tables whose rows are counted."""
@@ -139,7 +147,15 @@ class TableFollower:
             self._name_as_told(oid, ts)
             self._guarded(oid, ts, lambda: self._observe(self._relations[oid], ts, ddls))
             known = self._known.get(oid)
-        return known if known is not None and self.wanted(known.table.table_id) else None
+        if known is None or not self.wanted(known.table.table_id):
+            return None
+        if oid in self._half_named:
+            # Which rows were changed nobody knows; the table is read again once they are named.
+            shown = self._fresh.get(oid) or self._watch.seen(oid)
+            silence = shown.silence if shown is not None else None
+            self.doubt(known.table, ts, HALF_NAMED, silence.error(known.table) if silence is not None else None)
+            return None
+        return known
 
     def doubt(self, table: TableSchema, ts: int, reason: str, error: PenstockError | None = None) -> None:
         """Note a doubt; one with an error says that rows were left out."""
@@ -269,8 +285,7 @@ class TableFollower:
             silence = None
         if silence is not None:
             self._unlogged.add(changed.table_id)
-            error = PenstockError("UPSTREAM_MISCONFIGURED", f"{table.full_name}: {silence.reason}", f"Run: {silence.way}")
-            self.doubt(table, ts, silence.reason, error)
+            self.doubt(table, ts, silence.reason, silence.error(table))
 
     def _guarded(self, oid: int, ts: int, action: Callable[[], None]) -> None:
         """Do something about a table; where there is no room to tell it, its rows of this transaction are left out and it is read again."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from penstock.model.errors import PenstockError
 from penstock.model.rows.projection import default_of
-from penstock.model.table import Column
+from penstock.model.table import Column, TableSchema
 from penstock.model.types import TIME_KINDS
 from penstock.source.postgres.rows.cells import CellForm
 from penstock.source.postgres.rows.type_map import Domain, column_type, default_text, shown_text
@@ -35,8 +36,8 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.attty
   ct.xmin
 FROM pg_class c
 LEFT JOIN pg_type ct ON ct.oid = c.reltype
-JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_attribute birth ON birth.attrelid = c.oid AND birth.attnum = -1
+JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_namespace tn ON tn.oid = t.typnamespace
@@ -91,6 +92,7 @@ FIRST_USER_OID = 16_384
 OID_BITS = 32
 OID_MASK = (1 << OID_BITS) - 1
 _MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE, _GENERATED, _NAMED = range(15, 22)
+HALF_NAMED = "its key has a generated column: the log does not tell which row was changed"
 _DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
 
 
@@ -152,11 +154,18 @@ class CatalogTable(msgspec.Struct, frozen=True):
     """Changes with whatever may have kept the publication from giving its rows for a while, though it gives them before and after."""
     deferrable: bool = False
     """Whether the primary key is checked at the end of a transaction, so that two rows may have one key in between."""
+    unnamed: bool = False
+    """Whether a column of its key is generated: the log does not carry it, so the rest of the key does not name a row."""
 
     @property
     def has_key(self) -> bool:
         """Return whether rows are named by a key."""
         return any(c.column.primary_key for c in self.columns)
+
+    @property
+    def is_half_named(self) -> bool:
+        """Return whether the log names changed rows by a key of which it carries a part at most."""
+        return self.unnamed and self.identity in "di"
 
     @property
     def silence(self) -> Silence | None:
@@ -167,6 +176,9 @@ class CatalogTable(msgspec.Struct, frozen=True):
         if not self.whole:
             way = "ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate')"
             return Silence("the publication does not give inserts, updates and deletes alike", way)
+        if self.is_half_named:
+            name = f"{quote_ident(self.schema)}.{quote_ident(self.table)}"
+            return Silence(HALF_NAMED, f"ALTER TABLE {name} REPLICA IDENTITY FULL")
         if not all(s.logged for s in self.storage):
             return Silence("a partition of it is unlogged or foreign: the log has none of its rows", "ALTER TABLE … SET LOGGED")
         return None
@@ -177,6 +189,10 @@ class Silence(msgspec.Struct, frozen=True):
 
     reason: str
     way: str
+
+    def error(self, table: TableSchema) -> PenstockError:
+        """Return it as an error about a table."""
+        return PenstockError("UPSTREAM_MISCONFIGURED", f"{table.full_name}: {self.reason}", f"Run: {self.way}")
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -298,12 +314,13 @@ def _table(
     # Old rows carry the columns of the identity's index only, so these name a row wherever an index is chosen.
     key_at = 11 if identity == "i" else 10
     partitioned = every[0][_KIND] == "p"
-    named = any(row[key_at] == "t" for row in rows)
+    unnamed = any(row[key_at] == "t" and row[_GENERATED] for row in every)
+    named = not unnamed and any(row[key_at] == "t" for row in rows)
     columns = []
     for row in rows:
         type_oid = int(row[6] or 0)
         kind, form = column_type(type_oid, int(row[7] or -1), domains)
-        is_key = row[key_at] == "t"
+        is_key = named and row[key_at] == "t"
         nullable = row[8] != "t" and not is_key
         column = Column(int(row[4] or 0), row[5] or "", kind, nullable, is_key, default_text(row[9], kind))
         low, high = leaf_defaults.get(column.name, (None, None)) if partitioned else (row[_MISSING], row[_MISSING])
@@ -326,4 +343,5 @@ def _table(
         partitioned=partitioned,
         pristine=every[0][_PRISTINE] == "t",
         deferrable=every[0][_DEFERRABLE] == "t",
+        unnamed=unnamed,
     )
