@@ -167,6 +167,11 @@ ONCE_WRONG = {
             "end",
         ),
     ],
+    "rows_without_a_key_get_a_virtual_column": [
+        *(TABLE.format("t2"), "INSERT INTO t2 VALUES (1, 1), (2, 2), (3, 3)", "begin", "settle", "ALTER TABLE t2 DROP PRIMARY KEY"),
+        *("settle", "ALTER TABLE t2 ADD COLUMN f BIGINT AS (2 + 3) VIRTUAL", "window", "DELETE FROM t2 WHERE a = 3", "settle"),
+        *("ALTER TABLE t2 DROP COLUMN k0", "ALTER TABLE t2 ADD COLUMN k0 INT", "INSERT INTO t2 (a, k0) VALUES (5, 5)", "settle", "end"),
+    ],
     "a_table_is_altered_and_dropped_before_the_first_window": [
         *(TABLE.format("t1"), TABLE.format("t2"), "begin", "ALTER TABLE t2 ADD COLUMN c INT", "DROP TABLE t2"),
         *("INSERT INTO t1 VALUES (1, 1)", "settle"),
