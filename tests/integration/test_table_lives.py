@@ -167,6 +167,26 @@ ONCE_WRONG = {
             "end",
         ),
     ],
+    "rows_without_a_key_get_a_virtual_column": [
+        *(TABLE.format("t2"), "INSERT INTO t2 VALUES (1, 1), (2, 2), (3, 3)", "begin", "settle", "ALTER TABLE t2 DROP PRIMARY KEY"),
+        *("settle", "ALTER TABLE t2 ADD COLUMN f BIGINT AS (2 + 3) VIRTUAL", "window", "DELETE FROM t2 WHERE a = 3", "settle"),
+        *("ALTER TABLE t2 DROP COLUMN k0", "ALTER TABLE t2 ADD COLUMN k0 INT", "INSERT INTO t2 (a, k0) VALUES (5, 5)", "settle", "end"),
+    ],
+    "a_key_comes_and_goes_before_the_table_is_read_again": [
+        *("CREATE TABLE t1 (a INT, b INT)", "INSERT INTO t1 VALUES (1, 1), (2, NULL), (2, NULL)", "begin", "settle", "down"),
+        *("ALTER TABLE t1 ADD COLUMN id INT AUTO_INCREMENT, ADD PRIMARY KEY (id)", "UPDATE t1 SET b = 5 WHERE a = 1"),
+        *("ALTER TABLE t1 DROP PRIMARY KEY, CHANGE id id INT", "ALTER TABLE t1 DROP COLUMN id", "settle", "end"),
+    ],
+    "copies_that_a_text_removed_get_a_key_for_a_while": [
+        *("CREATE TABLE t1 (a INT NOT NULL, b INT)", "INSERT INTO t1 VALUES (1, 1), (1, 1), (2, 2)", "begin", "settle", "down"),
+        *("SET binlog_format = STATEMENT", "DELETE FROM t1 WHERE a = 1 LIMIT 1", "SET binlog_format = ROW"),
+        *("ALTER TABLE t1 ADD PRIMARY KEY (a)", "ALTER TABLE t1 DROP PRIMARY KEY", "settle", "end"),
+    ],
+    "a_session_writes_names_in_another_charset": [
+        *(TABLE.format("t1"), "begin", "SET NAMES latin1", "CREATE TABLE `té` (k0 INT PRIMARY KEY)", "INSERT INTO `té` VALUES (1)"),
+        *("ALTER TABLE t1 ADD COLUMN `ü` VARCHAR(9) DEFAULT 'ö'", "INSERT INTO t1 VALUES (2, 2, 'y')", "settle", "down"),
+        *("RENAME TABLE `té` TO `à`", "ALTER TABLE t1 DROP COLUMN `ü`", "settle", "DROP TABLE `à`", "settle", "end"),
+    ],
     "a_table_is_altered_and_dropped_before_the_first_window": [
         *(TABLE.format("t1"), TABLE.format("t2"), "begin", "ALTER TABLE t2 ADD COLUMN c INT", "DROP TABLE t2"),
         *("INSERT INTO t1 VALUES (1, 1)", "settle"),

@@ -20,21 +20,33 @@ _BYTES = frozenset({TypeKind.BINARY, TypeKind.VARBINARY, *_BLOB_RANK})
 _GROWING = frozenset({TypeKind.CHAR, TypeKind.VARCHAR, TypeKind.VARBINARY, TypeKind.BIT, TypeKind.DECIMAL})
 
 
-def is_made_anew(old: TableSchema, after: Sequence[Column]) -> bool:
+def is_made_anew(old: TableSchema, after: Sequence[Column], earlier: Sequence[TableSchema] = ()) -> bool:
     """Return whether a change leaves rows that whoever reads the files cannot be told about: the table then begins again, with all rows.
 
     What a reader makes of a value whose type changes is its own affair. A delete by such a value may not find its row, and where the
     event store makes the server's value of it nobody corrects what a reader made. So values by which rows are known, the key or without
     one all, must stay the same. The others must be the same in every reader where the server did not change them. And a key of a column
-    that came later names no row for whoever has something else in it until the table was read again.
+    that came later names no row for whoever has something else in it until the table was read again. Where such a key goes before that,
+    rows that were alike in it are one in the target, and the event store, which has all of them, finds nothing to correct: what names
+    no row is counted. The same holds of any key that a version among the ``earlier`` ones, oldest first, did not have.
     """
     now = {c.id: c for c in after}
     handles = [[c.id for c in t.handle_columns] for t in (old, msgspec.structs.replace(old, columns=tuple(after)))]
     if handles[0] and handles[0] != handles[1] and any(now[number].initial_default is not msgspec.UNSET for number in handles[1]):
         return True
+    if handles[0] and not handles[1] and _was_gained(old, earlier):
+        return True
     named = handles[0] if handles[0] == handles[1] else []
     changed = [(c.id, c.type, now[c.id].type) for c in old.columns if c.id in now and not keeps_values(c.type, now[c.id].type)]
     return any(not named or number in named or not _keeps_form(before, then) for number, before, then in changed)
+
+
+def _was_gained(table: TableSchema, earlier: Sequence[TableSchema]) -> bool:
+    """Return whether rows from before its key may be there: a column of it came later, or a version before it had another one."""
+    if any(c.initial_default is not msgspec.UNSET for c in table.handle_columns):
+        return True
+    named = {c.id for c in table.handle_columns}
+    return any({c.id for c in version.handle_columns} != named for version in earlier)
 
 
 def _keeps_form(old: ColumnType, new: ColumnType) -> bool:

@@ -94,13 +94,7 @@ class FeedSettings:
             found.append(("bootstrap-tasks", "must be between 1 and 1000"))
         if self.bootstrap_rows_per_second < 0:
             found.append(("bootstrap-rows-per-second", "must not be negative"))
-        found += [("on-rewrite-tables", problem) for problem in pattern_problems(self.on_rewrite_tables)]
-        found += [("recheck-tables", problem) for problem in pattern_problems(self.recheck_tables)]
-        found += [
-            (f"on-rewrite-tables.{pattern}", f"must be one of {', '.join(REWRITE_RULES)}")
-            for pattern, rule in self.on_rewrite_tables.items()
-            if rule not in REWRITE_RULES
-        ]
+        found += self._rule_problems()
         if self.recheck_interval_s and not 1 <= self.recheck_interval_s <= 366 * 86_400:
             found.append(("recheck-interval", "must be 0 (never) or between 1 s and a year"))
         if bool(self.recheck_interval_s) != bool(self.recheck_tables):
@@ -109,4 +103,15 @@ class FeedSettings:
             found.append(("verify-interval", "must be 0 (never) or between 1 s and a year"))
         if self.verify_repair and not self.verify_interval_s:
             found.append(("verify-repair", "needs a verify-interval; what is to be repaired now: penstock verify FEED --repair"))
+        return found
+
+    def _rule_problems(self) -> list[tuple[str, str]]:
+        """Return what is wrong with rules for single tables: a pattern that can match no table would be a rule for nothing."""
+        found = []
+        for key, patterns in (("on-rewrite-tables", tuple(self.on_rewrite_tables)), ("recheck-tables", self.recheck_tables)):
+            found += [(key, problem) for problem in pattern_problems(patterns)]
+            found += [(key, f"a pattern is database.table, not {pattern}") for pattern in patterns if "." not in pattern]
+        for pattern, rule in self.on_rewrite_tables.items():
+            if rule not in REWRITE_RULES:
+                found.append((f"on-rewrite-tables.{pattern}", f"must be one of {', '.join(REWRITE_RULES)}"))
         return found

@@ -220,7 +220,7 @@ def _read_tables(hint: Any, value: Any, path: str, problems: Problems) -> Any:
 
 def _read_list(hint: Any, value: Any, path: str, unit: str, problems: Problems) -> Any:
     if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
+        value = values.parse_list(value)
     if not isinstance(value, list | tuple):
         problems.add(path, f"must be a list, not {values.shown(value)}")
         return _BAD

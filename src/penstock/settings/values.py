@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ _DURATION_PART = rf"{_NUMBER}\s*(ms|s|m|h|d)"
 _DURATION_CHARS_MAX = 100
 _DURATION_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_BRACKETED = re.compile(r"\[\s*(?:[\"'].*)?\]", re.DOTALL)
+"""A list as files have it; a pattern such as ``[ab]*.t`` is none."""
 _ESCAPES = {"\\r\\n": "\r\n", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
 
 
@@ -117,6 +120,17 @@ def parse_enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
         if value == member.value or (isinstance(value, str) and value.lower() in {member.name.lower(), str(member.value).lower()}):
             return member
     raise ValueError(f"must be one of {', '.join(str(m.value) for m in kind)}, not {shown(value)}")
+
+
+def parse_list(text: str) -> list[str]:
+    """Return a list that is written on a line: parts between commas, or as it stands in a file, with brackets and quotes."""
+    if _BRACKETED.fullmatch(text.strip()):
+        try:
+            written = tomllib.loads(f"list = {text.strip()}")["list"]
+        except tomllib.TOMLDecodeError:
+            raise ValueError('must be a list such as a,b or ["a", "b"]') from None
+        return [parse_str(part) for part in written]
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_table(value: Any) -> dict[str, Any]:

@@ -183,8 +183,10 @@ def _restructure(names: dict[str, FileTable], versions: list[_Version]) -> None:
 def _reshape(table: FileTable, version: _Version) -> None:
     rows, handle = table.all_rows(), table.handle()
     _carry_on(table.columns, version)
-    fresh = [c for c in version.columns if c.key not in {k.key for k in table.columns}]
-    kept = {c.key for c in version.columns}
+    # No line has a value of a virtual column, so no row has one: equal rows are told by all that a row has.
+    stored = [c for c in version.columns if not c.virtual]
+    fresh = [c for c in stored if c.key not in {k.key for k in table.columns if not k.virtual}]
+    kept = {c.key for c in stored}
     rows = [{k: v for k, v in row.items() if k in kept} | {c.key: c.default for c in fresh} for row in rows]
     types = {c.key: c.family for c in version.columns}
     rows = [{k: comparable(types[k], v) for k, v in row.items()} for row in rows]

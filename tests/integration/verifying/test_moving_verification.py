@@ -29,6 +29,7 @@ class Present:
         self.after: Callable[[], object] = lambda: None
         self.reads = 0
         self.refused = 0
+        self.says = PenstockError("UPSTREAM_REFUSED", "policies hide rows")
 
     def list_tables(self) -> Sequence[TableSchema]:
         return self._path.upstream.list_tables()
@@ -36,7 +37,7 @@ class Present:
     def read_now(self, span: Span) -> Iterator[ChangeBatch]:
         self.reads += 1
         if span.table_id == self.refused:
-            raise PenstockError("UPSTREAM_REFUSED", "policies hide rows")
+            raise self.says
         self.before()
         yield from self._path.upstream.read_now(span)
         self.after()
@@ -134,15 +135,23 @@ def test_what_the_last_look_finds_is_looked_at_again_too(path: WholePath) -> Non
     assert (verdict.identical, verdict.rows, upstream.reads) == (True, 19, ATTEMPTS_MAX + 1)
 
 
-def test_a_table_that_cannot_be_read_is_named_and_the_others_are_compared(path: WholePath) -> None:
+SAID = [
+    (PenstockError("UPSTREAM_REFUSED", "policies hide rows"), "[UPSTREAM_REFUSED] policies hide rows"),
+    (PenstockError("TABLE_UNKNOWN", "d.a does not exist any more"), "[UPSTREAM_CHANGING] d.a does not exist any more"),
+]
+"""What a source says of a table that it does not let be read: the second after a DROP with ``sql_log_bin = 0``, of which no log tells."""
+
+
+@pytest.mark.parametrize(("says", "unchecked"), SAID)
+def test_a_table_that_cannot_be_read_is_named_and_the_others_are_compared(path: WholePath, says: PenstockError, unchecked: str) -> None:
     path.upstream.execute_ddl("CREATE TABLE d.b (id INT PRIMARY KEY, v VARCHAR(40))")
     path.write({"d.b": {1: "x"}})
     path.drain()
     upstream = Present(path)
-    upstream.refused = path.live_tables()["d.a"]
+    upstream.refused, upstream.says = path.live_tables()["d.a"], says
     verdict = verifier(path, upstream).verify(path.reader(), table_ids(path))
     by_name = {t.name: t for t in verdict.tables}
-    assert by_name["d.a"].unchecked.startswith("[UPSTREAM_REFUSED] policies hide rows")
+    assert by_name["d.a"].unchecked.startswith(unchecked)
     assert (by_name["d.b"].rows, by_name["d.b"].identical) == (1, True)
     assert not verdict.identical
     assert verdict.summary() == "verified: 1 tables, 1 rows identical; 1 could not be checked"

@@ -72,3 +72,13 @@ def test_a_key_of_a_column_that_came_later_names_no_row_of_before() -> None:
     assert is_made_anew(before, later)
     assert not is_made_anew(before, first), "what was there from the beginning is in every reader"
     assert not is_made_anew(table("int", key=False, other_key=False), later), "without a key, all of a row names it"
+
+
+def test_a_key_that_goes_after_it_came_leaves_rows_that_were_alike_in_it() -> None:
+    bag, keyed = table("int", key=False, other_key=False), table("int", key=False, other_key=True)
+    later = msgspec.structs.replace(keyed, columns=(msgspec.structs.replace(keyed.columns[0], initial_default=None), keyed.columns[1]))
+    assert is_made_anew(later, bag.columns), "rows had no value of it"
+    assert is_made_anew(later, later.columns[1:]), "it goes with its column"
+    assert is_made_anew(keyed, bag.columns, [bag, keyed])
+    assert not is_made_anew(keyed, bag.columns, [keyed]), "it was there from the beginning"
+    assert not is_made_anew(later, later.columns, [bag]), "it stays"

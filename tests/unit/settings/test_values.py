@@ -10,7 +10,7 @@ from penstock.config.server_tree import SupervisorSettings
 from penstock.feed.settings import FeedSettings
 from penstock.settings.loader import dump, load
 from penstock.settings.masking import mask_text
-from penstock.settings.values import parse_duration, parse_size
+from penstock.settings.values import parse_duration, parse_list, parse_size
 from penstock.target.cron import Cron
 
 
@@ -72,3 +72,27 @@ def test_a_secret_never_survives_masking(before: str, secret: str, form: str) ->
     shown = mask_text(f"{before} {form.format(secret)}")
     assert secret not in shown.removeprefix(before)
     assert mask_text(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("shop.a, shop.b", ["shop.a", "shop.b"]),
+        ('["shop.a", "shop.b,c"]', ["shop.a", "shop.b,c"]),
+        ("['shop.a']", ["shop.a"]),
+        ("[]", []),
+        ("[ab]*.t,[0-9].u", ["[ab]*.t", "[0-9].u"]),
+    ],
+)
+def test_a_list_on_a_line_may_be_written_as_in_a_file(text: str, found: list[str]) -> None:
+    assert parse_list(text) == found
+
+
+def test_a_list_that_is_not_finished_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be a list such as"):
+        parse_list('["shop.a, "b"]')
+
+
+def test_a_table_of_a_rule_has_its_database() -> None:
+    settings = FeedSettings(recheck_interval_s=5.0, recheck_tables=("watched",), on_rewrite_tables={"*": "keep"})
+    assert [key for key, _ in settings.problems()] == ["on-rewrite-tables", "recheck-tables"]

@@ -18,12 +18,11 @@ import polars as pl
 
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.model.span import Span
 from penstock.model.table import COMMIT_TS, TableSchema
 from penstock.readback.lineage import lineage
 from penstock.readback.reader import StorageReader
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
-from penstock.server.verify.verification import Verdict, published_ts, rows_of
+from penstock.server.verify.verification import Verdict, present_rows, published_ts, rows_of
 from penstock.source.contract import Upstream
 
 ATTEMPTS_MAX = 5
@@ -71,7 +70,7 @@ class MovingVerifier:
             with contextlib.closing(TableComparison(table, tell)) as comparison:
                 before_ts = self._settled_ts()
                 first_ts = first_ts or before_ts
-                comparison.add_rows(rows_of(self._upstream.read_now(Span(table.table_id)), table))
+                comparison.add_rows(rows_of(present_rows(self._upstream, table.table_id), table))
                 # The snapshot that a target begins with may lie later than anything that was ever committed.
                 reader.refresh()
                 after_ts = max(self._settled_ts(), reader.limit_ts())
@@ -124,7 +123,7 @@ def verify_standing(reader: StorageReader, upstream: Upstream, table_ids: Sequen
 def _verify_standing(reader: StorageReader, upstream: Upstream, table: TableSchema, tell: Tell) -> TableVerdict:
     with contextlib.closing(TableComparison(table, tell)) as comparison:
         comparison.read_target(reader, lineage(reader, table.schema, table.table, reader.limit_ts()))
-        comparison.add_rows(rows_of(upstream.read_now(Span(table.table_id)), table))
+        comparison.add_rows(rows_of(present_rows(upstream, table.table_id), table))
         return comparison.verdict()
 
 

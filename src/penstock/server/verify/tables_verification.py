@@ -20,7 +20,7 @@ from penstock.model.span import Span
 from penstock.model.table import OP, SchemaHistory, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.server.verify.table_comparison import TableComparison, TableVerdict, Tell, compared
-from penstock.server.verify.verification import Verdict, rows_of
+from penstock.server.verify.verification import Verdict, present_rows, rows_of
 from penstock.source.contract import Upstream, reads_past
 from penstock.target.tables import TargetTables, canonical
 
@@ -79,7 +79,7 @@ class TablesVerifier:
                 if reads_past(self._upstream):
                     batches = self._upstream.read_table(Span(part.table_id), standing.as_of_ts)
                 else:
-                    batches = self._upstream.read_now(Span(part.table_id))
+                    batches = present_rows(self._upstream, part.table_id)
                 comparison.add_rows(_canonical_rows(rows_of(batches, part, table), table), start_ts)
             return comparison.verdict()
 

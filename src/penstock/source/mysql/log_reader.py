@@ -246,7 +246,8 @@ class LogReader:
     def _on_event(self) -> Iterator[LogStep]:
         kind = self._scan.kind
         if kind in {wire.QUERY, wire.QUERY_COMPRESSED, wire.EXECUTE_LOAD_QUERY}:
-            query = parse_query(self._scan.body(), kind == wire.QUERY_COMPRESSED, kind == wire.EXECUTE_LOAD_QUERY)
+            is_load = kind == wire.EXECUTE_LOAD_QUERY
+            query = parse_query(self._scan.body(), kind == wire.QUERY_COMPRESSED, is_load, self._tables.collation_charset)
             yield from self._on_query(query)
             return
         if kind == wire.TRANSACTION_PAYLOAD:

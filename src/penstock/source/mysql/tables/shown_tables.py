@@ -68,9 +68,14 @@ class ShownTables:
 
     def map_charsets(self, mapped: TableMap) -> tuple[str | None, ...]:
         """Return the charset of each column of a table map, None where it does not tell."""
-        if self._collations is None and any(c.collation is not None for c in mapped.columns):
+        told = any(c.collation is not None for c in mapped.columns)
+        return map_charsets(mapped, self.collations() if told else {})
+
+    def collations(self) -> dict[int, str]:
+        """Return the charset of each collation by its number; the server is asked once."""
+        if self._collations is None:
             self._collations = self._read_collations()
-        return map_charsets(mapped, self._collations or {})
+        return self._collations
 
     def shown_part(self, mapped: TableMap, known: int | None) -> TableMap:
         """Return a table map without what the table does not show; ``known`` is how many columns it has where that is known."""

@@ -157,6 +157,11 @@ class TableVersions:
         with self._lock:
             return self._shown.map_charsets(mapped)
 
+    def collation_charset(self, number: int) -> str:
+        """Return the charset of a collation, empty where the server knows none of its number."""
+        with self._lock:
+            return self._shown.collations().get(number, "")
+
     def row_end(self, name: TableName) -> str:
         """Return the name of the shown column that ends rows of a system-versioned table, empty for others."""
         with self._lock:
@@ -336,7 +341,8 @@ class TableVersions:
         """Return whether a change makes a table begin again; what an earlier reading made of it holds, whatever was known then."""
         if known is not None or self._book.known(table_id(old.schema, old.table, new.version), new.version) is not None:
             return known is None
-        return not is_empty and is_made_anew(old, new.columns)
+        earlier = [v for v in self._book.versions(old.table_id) if v.version < old.version]
+        return not is_empty and is_made_anew(old, new.columns, earlier)
 
     def _made_anew(self, old: TableSchema, altered: TableSchema, reasons: Sequence[str], doubts: tuple[TableDoubt, ...] = ()) -> Told:
         """Let a table begin again with the columns that a change gave it: it is read again into an empty table."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 
 import msgspec
 import pyarrow as pa
 
 from penstock.model.errors import PenstockError
+from penstock.source.mysql.rows.charsets import codec_of
 from penstock.source.mysql.rows.rows_decoder import INFLATED_BYTES_MAX, inflate
 from penstock.source.mysql.wire import constants as wire
 
@@ -20,7 +22,10 @@ _PAYLOAD_END, _PAYLOAD_COMPRESSION, _PAYLOAD_SIZE = 0, 2, 3
 _ZSTD, _PLAIN = 0, 255
 _QUERY_BYTES, _LOAD_BYTES = 13, 13
 """Of what stands in front of a statement, and what more of it a LOAD DATA has."""
-_Q_FLAGS, _Q_SQL_MODE, _FLAGS_BYTES = 0, 1, 5
+_Q_SQL_MODE, _Q_CHARSET = 1, 4
+_COUNTED = -1
+_STATUS_BYTES = {0: 4, _Q_SQL_MODE: 8, 3: 4, _Q_CHARSET: 6, 6: _COUNTED}
+"""What servers write first of a session, and how long it is: flags, SQL mode, increments, charsets, a catalog with its length."""
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|"(?:[^"\\]|\\.|"")*\"""", re.DOTALL)
 _XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
@@ -40,8 +45,8 @@ class QueryEvent(msgspec.Struct, frozen=True):
     """Whether it ended with an error: then it stands in the log for what it had done by then."""
 
 
-def parse_query(body: bytes, compressed: bool = False, load: bool = False) -> QueryEvent:
-    """Read the body of a QUERY event, or of one that executes a LOAD DATA."""
+def parse_query(body: bytes, compressed: bool = False, load: bool = False, charset_of: Callable[[int], str] = lambda _: "") -> QueryEvent:
+    """Read the body of a QUERY event, or of one that executes a LOAD DATA; ``charset_of`` tells the charset of a collation."""
     head = _QUERY_BYTES + (_LOAD_BYTES if load else 0)
     if len(body) < head:
         raise PenstockError("DECODE_FAILED", "a statement of the log is malformed")
@@ -49,18 +54,39 @@ def parse_query(body: bytes, compressed: bool = False, load: bool = False) -> Qu
     text = name + body[8] + 1
     if text > len(body):
         raise PenstockError("DECODE_FAILED", "a statement of the log is malformed")
-    query = inflate(body[text:]) if compressed else body[text:]
-    # A statement in another charset than UTF-8 keeps its ASCII part, which holds the keywords.
-    plain = query.rstrip(b"\x00").decode("utf-8", errors="replace")
+    query = (inflate(body[text:]) if compressed else body[text:]).rstrip(b"\x00")
+    status = _status(body[head:name])
+    mode = int.from_bytes(status.get(_Q_SQL_MODE, b""), "little")
     return QueryEvent(
-        body[name : text - 1].decode("utf-8", errors="replace"), _usual(plain, _sql_mode(body[head:name])), body[9:11] != b"\x00\x00"
+        body[name : text - 1].decode("utf-8", errors="replace"),
+        _usual(query.decode(_codec(query, status, charset_of), errors="replace"), mode),
+        body[9:11] != b"\x00\x00",
     )
 
 
-def _sql_mode(status: bytes) -> int:
-    """Return the SQL mode of a statement, which stands behind its flags."""
-    at = _FLAGS_BYTES if status[:1] == bytes([_Q_FLAGS]) else 0
-    return int.from_bytes(status[at + 1 : at + 9], "little") if status[at : at + 1] == bytes([_Q_SQL_MODE]) else 0
+def _status(status: bytes) -> dict[int, bytes]:
+    """Return what is told of the session of a statement, by code, as far as the codes are known."""
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(status) and status[at] in _STATUS_BYTES:
+        code, size = status[at], _STATUS_BYTES[status[at]]
+        if size == _COUNTED:
+            size = 1 + int.from_bytes(status[at + 1 : at + 2], "little")
+        found[code] = status[at + 1 : at + 1 + size]
+        at += 1 + size
+    return found
+
+
+def _codec(query: bytes, status: dict[int, bytes], charset_of: Callable[[int], str]) -> str:
+    """Return the codec of a statement: it stands in the log as the session wrote it, in the charset of its client."""
+    told = status.get(_Q_CHARSET, b"")[:2]
+    if query.isascii() or len(told) < 2:
+        return "utf-8"
+    charset = charset_of(int.from_bytes(told, "little"))
+    try:
+        return "utf-8" if charset == "binary" else codec_of(charset)
+    except LookupError:
+        return "utf-8"
 
 
 def _usual(text: str, sql_mode: int) -> str:

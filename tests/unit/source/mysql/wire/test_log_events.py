@@ -29,6 +29,17 @@ def test_statements() -> None:
     assert caught.value.code == "DECODE_FAILED"
 
 
+@pytest.mark.parametrize("charset", ["latin1", "gbk", "utf8mb4", "binary", "unheard_of"])
+def test_a_statement_is_read_in_the_charset_of_its_session(charset: str) -> None:
+    # The letter of the second name ends with the byte of a backslash.
+    text = "ALTER TABLE `t誘` ADD `運` INT" if charset == "gbk" else "DROP TABLE `té`"
+    codec = {"latin1": "cp1252", "gbk": "gbk"}.get(charset, "utf-8")
+    session = b"\0" + bytes(4) + b"\x01" + bytes(8) + b"\x06\x03std" + b"\x03" + bytes(4) + b"\x04" + struct.pack("<HHH", 77, 1, 2)
+    found = parse_query(query(text.encode(codec), status=session + b"\x05\x06SYSTEM"), charset_of={77: charset}.__getitem__)
+    assert found.text == text
+    assert parse_query(query(b"BEGIN", status=session), charset_of={}.__getitem__).text == "BEGIN", "nobody is asked about ASCII"
+
+
 def test_a_new_file() -> None:
     assert parse_rotate((4).to_bytes(8, "little") + b"bin.000002\0") == ("bin.000002", 4)
     with pytest.raises(PenstockError):
