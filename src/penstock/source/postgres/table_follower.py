@@ -173,7 +173,8 @@ class TableFollower:
         """
         captured = [t for t in self._book.captured(self.wanted) if t.table_id not in self._dropped]
         found = self._watch.look([(t.table_id & OID_MASK, t.table_id, t.version) for t in captured], self._is_told, self._book.held)
-        found += self._watch.look_for_new(lambda oid: self._book.is_announced(oid) or self.wanted(oid))
+        others = {t.table_id & OID_MASK: t for t in self._book.announced() if not self.wanted(t.table_id)}
+        found += self._watch.look_for_new(lambda oid: self._book.is_announced(oid) or self.wanted(oid), others)
         return [c for c in found if not (c.table_id in self._unlogged and c.now is None and c.place is not None and not c.place.partition)]
 
     def tell(self, found: Sequence[Changed], ts: int) -> tuple[DdlEvent, ...]:

@@ -11,7 +11,7 @@ service.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -40,7 +40,7 @@ _PLACES = """
 SELECT c.oid, n.nspname, c.relname, c.relpersistence, c.relispartition
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({oids})
 """
-_ALL = f"SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {CAPTURABLE}"
+_ALL = f"SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {CAPTURABLE}"
 _USED = f"""used (type, part) AS (
   SELECT a.atttypid, a.atttypid FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
   WHERE c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= {FIRST_USER_OID} {{only}}
@@ -244,11 +244,20 @@ class CatalogWatch:
                 found.append(Changed(table_id, version, before, None, reason, prints.get(oid, "")))
         return found
 
-    def look_for_new(self, is_known: Callable[[int], bool]) -> list[Changed]:
-        """Return the tables that the publication gives and that nobody knows: made without a row, detached, or not published before."""
-        new = [oid for (text,) in self._query(_ALL) if not is_known(oid := int(text or 0))]
-        prints = {int(o or 0): p or "" for o, p in self._query(_PRINTS.format(oids=", ".join(map(str, new))))} if new else {}
-        return [Changed(oid, 0, table, None, "", prints.get(oid, "")) for oid, table in self.read(new).items() if table.published]
+    def look_for_new(self, is_known: Callable[[int], bool], others: Mapping[int, TableSchema]) -> list[Changed]:
+        """Return the tables that the publication gives and that nobody knows: made without a row, detached, or not published before.
+
+        Of ``others``, which nobody captures, those that have another name than they were told with: it may be one that somebody wants.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        for text, schema, table in self._query(_ALL):
+            told = others.get(oid := int(text or 0))
+            if not is_known(oid):
+                found[oid] = (oid, 0)
+            elif told is not None and (told.schema, told.table) != (schema, table):
+                found[oid] = (told.table_id, told.version)
+        prints = {int(o or 0): p or "" for o, p in self._query(_PRINTS.format(oids=", ".join(map(str, found))))} if found else {}
+        return [Changed(*found[oid], now, None, "", prints.get(oid, "")) for oid, now in self.read(list(found)).items() if now.published]
 
     def accept_look(self, changed: Changed) -> None:
         """Take what a look found as seen, now that it was told."""
