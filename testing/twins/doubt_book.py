@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.meta.table_states import TableState, begin_reread, end_reread, fail_reread, identified, open_doubt
 from penstock.model.clock import Clock
 
@@ -35,6 +37,11 @@ class MemoryDoubts:
         if known is not None:
             named = identified(known, table_id, self._states.get(table_id), self._clock.now_ms())
             self._states[table_id] = named or self._states[table_id]
+
+    def rename(self, table_id: int, schema: str, table: str) -> None:
+        """Give a table that was ever in doubt its present name."""
+        if table_id in self._states:
+            self._states[table_id] = msgspec.structs.replace(self._states[table_id], schema=schema, table=table)
 
     def begin(self, table_id: int) -> None:
         """Note that a re-read begins."""

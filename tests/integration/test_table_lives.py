@@ -17,6 +17,8 @@ from testing.checks.lives.servers import Server, life_server
 pytestmark = pytest.mark.integration
 SEEDS = range(15)
 MANY = range(100, 400)
+ODD = range(2000, 2005)
+MANY_ODD = range(2000, 2100)
 LENGTH = 12
 
 
@@ -38,10 +40,10 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
         yield server
 
 
-def live(server: Server, root: Path, seed: int) -> None:
+def live(server: Server, root: Path, seed: int, *, odd: bool = False) -> None:
     life = Life(server, root, f"life{seed}", column_ids=seed % 2 == 0)
     try:
-        life.live(random.Random(seed), LENGTH, restarts=seed % 5 == 0)
+        life.live(random.Random(seed), LENGTH, restarts=seed % 5 == 0, odd=odd)
     except Exception as error:  # noqa: BLE001 - whatever a life ends with, its statements are shown
         pytest.fail("\n".join([f"seed {seed}", *map(str, life.script), f"{type(error).__name__}: {error}"]), pytrace=False)
     finally:
@@ -70,6 +72,35 @@ def test_lives_on_mysql(mysql_server: Server, tmp_path: Path, seed: int) -> None
 @pytest.mark.parametrize("seed", MANY)
 def test_many_lives_on_mysql(mysql_server: Server, tmp_path: Path, seed: int) -> None:
     live(mysql_server, tmp_path / "life", seed)
+
+
+@pytest.mark.parametrize("seed", ODD)
+def test_odd_lives_on_mariadb(mariadb_server: Server, tmp_path: Path, seed: int) -> None:
+    live(mariadb_server, tmp_path / "life", seed, odd=True)
+
+
+@pytest.mark.parametrize("seed", ODD)
+def test_odd_lives_on_postgres(postgres_server: Server, tmp_path: Path, seed: int) -> None:
+    live(postgres_server, tmp_path / "life", seed, odd=True)
+
+
+@pytest.mark.mysql
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", MANY_ODD)
+def test_many_odd_lives_on_mysql(mysql_server: Server, tmp_path: Path, seed: int) -> None:
+    live(mysql_server, tmp_path / "life", seed, odd=True)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", MANY_ODD)
+def test_many_odd_lives_on_mariadb(mariadb_server: Server, tmp_path: Path, seed: int) -> None:
+    live(mariadb_server, tmp_path / "life", seed, odd=True)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", MANY_ODD)
+def test_many_odd_lives_on_postgres(postgres_server: Server, tmp_path: Path, seed: int) -> None:
+    live(postgres_server, tmp_path / "life", seed, odd=True)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -371,6 +402,31 @@ ONCE_WRONG_ON_POSTGRES = {
             "settle",
             "end",
         ),
+    ],
+    "equal_rows_come_before_and_behind_another_name": [
+        *("CREATE TABLE t1 (a int)", "ALTER TABLE t1 REPLICA IDENTITY FULL", "INSERT INTO t1 VALUES (1), (7)", "begin", "settle"),
+        *("START TRANSACTION", "INSERT INTO t1 VALUES (1), (1), (2)", "ALTER TABLE t1 RENAME TO t2", "INSERT INTO t2 VALUES (1), (1), (2)"),
+        *("DELETE FROM t2 WHERE a = 7", "COMMIT WORK", "settle", "end"),
+    ],
+    "a_staged_table_takes_the_place_of_another": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (3, 3)", "begin", "settle", TABLE.format("lives_away.n1")),
+        *("INSERT INTO lives_away.n1 VALUES (1, 1)", "settle", "START TRANSACTION", "DROP TABLE t1"),
+        *("ALTER TABLE lives_away.n1 SET SCHEMA a_staged_table_takes_the_place_of_anothe", "ALTER TABLE n1 RENAME TO t1", "COMMIT WORK"),
+        *("settle", "end"),
+    ],
+    "a_staged_table_comes_while_nobody_reads": [
+        *(TABLE.format("t1"), TABLE.format("lives_away.n1"), "INSERT INTO lives_away.n1 VALUES (1, 1)", "begin", "settle", "down"),
+        *("ALTER TABLE lives_away.n1 SET SCHEMA a_staged_table_comes_while_nobody_reads", "settle", "end"),
+    ],
+    "a_table_is_emptied_and_elsewhere_before_the_first_window": [
+        *(TABLE.format("t1"), "INSERT INTO t1 VALUES (3, 3)", "begin", "TRUNCATE t1", "ALTER TABLE t1 SET SCHEMA lives_away"),
+        *("INSERT INTO lives_away.t1 VALUES (9, 9)", "SELECT pg_sleep(2)"),
+        *("ALTER TABLE lives_away.t1 SET SCHEMA a_table_is_emptied_and_elsewhere_before_", "settle", "end"),
+    ],
+    "a_table_was_elsewhere_and_is_unlogged_for_a_while": [
+        *(TABLE.format("t1"), "begin", "ALTER TABLE t1 SET SCHEMA lives_away", "INSERT INTO lives_away.t1 VALUES (5, 5)"),
+        *("ALTER TABLE lives_away.t1 SET SCHEMA a_table_was_elsewhere_and_is_unlogged_fo", "ALTER TABLE t1 SET UNLOGGED"),
+        *("INSERT INTO t1 VALUES (12, 1)", "ALTER TABLE t1 SET LOGGED", "settle", "end"),
     ],
     "a_name_passes_between_tables_without_rows": [
         *(TABLE.format("t1"), "begin", TABLE.format("n1"), TABLE.format("n2"), "settle", "DROP TABLE n1", "ALTER TABLE n2 RENAME TO n1"),

@@ -160,6 +160,10 @@ class TableStates:
                 self._put(connection, there, named)
             connection.execute(table_state.delete().where(*self._key(known)))
 
+    def rename(self, table_id: int, schema: str, table: str) -> None:
+        """Give a table that was ever in doubt its present name."""
+        self._change(table_id, lambda known, _: msgspec.structs.replace(known, schema=schema, table=table))
+
     def forget(self, table_id: int, schema: str = "", table: str = "") -> None:
         """Remove a table that nobody captures any more, or that was dropped; one without an id goes by its name."""
         with self._engine.write() as connection:

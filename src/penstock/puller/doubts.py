@@ -53,6 +53,9 @@ class DoubtBook(Protocol):
     def identify(self, schema: str, table: str, table_id: int) -> None:
         """Give a doubt of which only the name was known the id of its table."""
 
+    def rename(self, table_id: int, schema: str, table: str) -> None:
+        """Give a table that was ever in doubt its present name."""
+
     def begin(self, table_id: int) -> None:
         """Note that a re-read begins."""
 

@@ -33,6 +33,8 @@ _CREATE, _DROP, _TRUNCATE, _RENAMES = 3, 4, 11, {14, 47}
 _NUMBERS = ("INT", "DECIMAL", "BIT", "YEAR")
 _BINARY = ("BINARY", "BLOB")
 _NULL = object()
+_ELSEWHERE = "\0"
+"""Before the name of a table that went to another database, where no row of it is followed."""
 _BELOW = 7
 """How far below the ts of a transaction its own schema changes may stand."""
 
@@ -114,6 +116,7 @@ def read_target(folder: Path, schema: str, *, strict: bool = True) -> dict[str, 
     """
     limit = _checkpoint_ts(folder)
     versions = [_version(p) for p in sorted((folder / schema).glob("*/meta/schema_*.json"))]
+    versions += _left(folder, schema)
     versions = sorted((v for v in versions if v.number <= limit), key=lambda v: (v.number, v.type not in _RENAMES))
     by_place = {(v.name, v.number): v for v in versions}
     changes: dict[str, list[int]] = {}
@@ -129,7 +132,20 @@ def read_target(folder: Path, schema: str, *, strict: bool = True) -> dict[str, 
         later = bisect.bisect_right(numbers, max(number, ts - _BELOW - 1))
         place = numbers[later] if later < len(numbers) and numbers[later] < ts else ts
         events.append(((place, number, -1 if place < ts else 1, at), (by_place[name, number], ts, line)))
-    return _live(sorted(events, key=lambda e: e[0]), strict=strict)
+    tables = _live(sorted(events, key=lambda e: e[0]), strict=strict)
+    return {name: table for name, table in tables.items() if not name.startswith(_ELSEWHERE)}
+
+
+def _left(folder: Path, schema: str) -> list[_Version]:
+    """Return the renames by which tables of a database went to another one."""
+    found = []
+    for path in sorted(folder.glob("*/*/meta/schema_*.json")):
+        if path.relative_to(folder).parts[0] != schema:
+            version = _version(path)
+            version.name = _ELSEWHERE + version.name
+            if version.type in _RENAMES and re.search(rf"TABLE\s+[`\"]?{schema}[`\"]?\s*\.", version.query, re.IGNORECASE):
+                found.append(version)
+    return found
 
 
 def _live(events: list[tuple[tuple[int, int, int, int], Any]], *, strict: bool) -> dict[str, FileTable]:
@@ -297,9 +313,10 @@ def _origin(version: _Version) -> str:
     origins: dict[str, str] = {}
     for old, new in pairs:
         origins[_bare(new)] = origins.pop(_bare(old), _bare(old))
-    if version.name not in origins:
-        raise UnreadableError(f"{version.name}/{version.number} does not say from where: {version.query}")
-    return origins[version.name]
+    name = version.name.removeprefix(_ELSEWHERE)
+    if name not in origins:
+        raise UnreadableError(f"{name}/{version.number} does not say from where: {version.query}")
+    return origins[name]
 
 
 def _bare(name: str) -> str:

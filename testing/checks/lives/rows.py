@@ -42,13 +42,14 @@ class RowGrammar:
         if roll < 0.75 and table.key:
             return self._swap_keys(table) if self._rng.random() < 0.5 else [self._change_key(table)]
         if roll < 0.95:
-            return [f"DELETE FROM {self.quoted(table.name)} WHERE {self._predicate(table)}"]
+            return [f"DELETE FROM {self.quoted(table.name)} WHERE {self.predicate(table)}"]
         return ["SAVEPOINT s", *self.statements(table), f"DELETE FROM {self.quoted(table.name)}", "ROLLBACK TO SAVEPOINT s"]
 
     def _value(self, table: LiveTable, column: LiveColumn) -> str:
         return value(self._rng, self._kind, column, narrow=column.name in table.key)
 
-    def _predicate(self, table: LiveTable) -> str:
+    def predicate(self, table: LiveTable) -> str:
+        """Return a condition that some rows may meet."""
         column = self._rng.choice(table.stored)
         name = self.quoted(column.name)
         if column.family == "number" and column.base not in {"bit", "bool", "year", "numeric"}:
@@ -62,7 +63,7 @@ class RowGrammar:
         chosen = self._rng.sample(chosen, min(len(chosen), self._rng.randrange(1, 3)))
         changes = ", ".join(f"{self.quoted(c.name)} = {self._value(table, c)}" for c in chosen)
         limit = " LIMIT 2" if self._kind != "postgres" and not table.key and self._rng.random() < 0.5 else ""
-        return f"UPDATE {self.quoted(table.name)} SET {changes} WHERE {self._predicate(table)}{limit}"
+        return f"UPDATE {self.quoted(table.name)} SET {changes} WHERE {self.predicate(table)}{limit}"
 
     def _upsert(self, table: LiveTable) -> str:
         others = [c for c in table.stored if c.name not in table.key]

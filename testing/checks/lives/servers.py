@@ -27,6 +27,8 @@ from testing.servers.loopback import STOP_S_MAX, as_user, free_port, unprivilege
 from testing.servers.loopback_server import mariadb, postgres
 from testing.servers.waiting import wait_until
 
+AWAY = "lives_away"
+"""A database or schema outside of every feed, in which tables are for a while."""
 REFUSED = (pymysql.Error, psycopg.Error)
 """What a server may say to a statement."""
 _BINLOG = ("--log-bin=bin", "--server-id=1", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--sync-binlog=0")
@@ -117,6 +119,7 @@ class MySqlServer:
     def begin(self, schema: str) -> str:
         """Make a database."""
         self._run(f"DROP DATABASE IF EXISTS {schema}", f"CREATE DATABASE {schema} CHARACTER SET utf8mb4")
+        self._run(f"DROP DATABASE IF EXISTS {AWAY}", f"CREATE DATABASE {AWAY} CHARACTER SET utf8mb4")
         return f"mysql://root@127.0.0.1:{self._port}/"
 
     def end(self, schema: str) -> None:
@@ -237,7 +240,7 @@ class PostgresServer:
     def begin(self, schema: str) -> str:
         """Make a schema."""
         self.end(schema)
-        self._run(f"CREATE SCHEMA {schema}")
+        self._run(f"CREATE SCHEMA {schema}", f"DROP SCHEMA IF EXISTS {AWAY} CASCADE", f"CREATE SCHEMA {AWAY}")
         return f"{self._uri}?slot={schema}"
 
     def end(self, schema: str) -> None:

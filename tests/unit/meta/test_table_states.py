@@ -101,3 +101,10 @@ def test_a_renamed_table_keeps_its_one_row(either: TableStates | MemoryDoubts) -
     either.open(doubt(10, table="old"))
     either.open(doubt(12, table="new"))
     assert [(s.table, s.doubt_ts) for s in either.states()] == [("new", 12)]
+
+
+def test_a_table_in_doubt_has_its_present_name(either: TableStates | MemoryDoubts) -> None:
+    either.open(doubt(10, table="old"))
+    either.rename(7, "elsewhere", "new")
+    either.rename(8, "shop", "of nobody")
+    assert [(s.schema, s.table, s.doubt_ts, s.is_open) for s in either.states()] == [("elsewhere", "new", 10, True)]

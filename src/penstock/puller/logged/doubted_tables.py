@@ -129,6 +129,17 @@ class DoubtedTables:
                 _log.info("doubted table has its first version", extra={"table": table.full_name, "table_id": table.table_id})
                 self._load()
 
+    def renamed(self, ddls: Sequence[DdlEvent]) -> None:
+        """Take the names that tables got: by its name a doubt is shown, has its rule, and is known to be of a feed or of none."""
+        named = {t.table_id: t for ddl in ddls for t in ddl.tables}
+        with self._lock:
+            others = [s for s in self._states.values() if s.table_id in named and _name(s) != _name(named[s.table_id])]
+            self._raised = {k: _called(s, named[s.table_id]) if s.table_id in named else s for k, s in self._raised.items()}
+        if self._book is not None and others:
+            for state in others:
+                self._book.rename(state.table_id, *_name(named[state.table_id]))
+            self._load()
+
     def gone(self, names: Sequence[GoneName]) -> None:
         """Forget doubts of which only the name was known, where no table has it any more."""
         for schema, table, ts in names:
@@ -265,6 +276,14 @@ class DoubtedTables:
 def _key(table_id: int, schema: str, table: str) -> tuple[int, str, str]:
     """Return what tells a table from others: its id, or its name where that is unknown."""
     return (table_id, "", "") if table_id else (0, schema, table)
+
+
+def _name(of: TableState | TableSchema) -> tuple[str, str]:
+    return of.schema, of.table
+
+
+def _called(state: TableState, table: TableSchema) -> TableState:
+    return msgspec.structs.replace(state, schema=table.schema, table=table.table)
 
 
 def created_in(ddls: Sequence[DdlEvent]) -> list[TableSchema]:

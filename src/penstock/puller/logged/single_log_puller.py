@@ -147,6 +147,7 @@ class SingleLogPuller:
             # A reader that is under way does not know of the mark yet.
             self._again.set()
             self._doubted.created(created_in(begun.ddls))
+            self._doubted.renamed(begun.ddls)
             extra = {"ts": begun.position.ts, "ddls": len(begun.ddls)}
             _log.warning("single log puller: capture begins again at the end of the log", extra=extra)
             return NewBeginning(begun.position.ts, begun.ddls)
@@ -324,6 +325,7 @@ class SingleLogPuller:
         self._doubted.note(step.doubts)
         if step.ddls:
             self._doubted.created(created_in(step.ddls))
+            self._doubted.renamed(step.ddls)
         self._doubted.gone(step.gone)
         if step.position is None:
             self._place.is_between = self._place.is_between and not step.changes

@@ -17,7 +17,7 @@ from penstock.model.batch import ChangeBatch
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.source.postgres.rows.row_changes import Fetch, build_changes
-from penstock.source.postgres.rows.transaction_spool import fold_pieces
+from penstock.source.postgres.rows.transaction_spool import count_pieces, fold_pieces
 from penstock.source.postgres.table_follower import TableFollower
 from penstock.source.postgres.tables.observed import KnownRelation
 from penstock.source.postgres.tables.schema_book import SchemaBook
@@ -75,7 +75,7 @@ class TransactionDecoder:
     ) -> list[ChangeBatch]:
         """Decode the rows of one relation, given by their places; what stands between them is applied where it stands."""
         own = self._tables.real_notices(oid, notices)
-        pieces: list[tuple[int, ChangeBatch]] = []
+        pieces: list[tuple[int, bool, ChangeBatch]] = []
         borders = [0, *(int(np.searchsorted(mine, n.row)) for n in own), len(mine)]
         for at, (begin, end) in enumerate(itertools.pairwise(borders)):
             if at:
@@ -84,10 +84,10 @@ class TransactionDecoder:
                 stamps = ts[rows[part, TXN]]
                 known = self._tables.resolve(oid, int(stamps[0]), ddls)
                 if known is not None:
-                    pieces += [(at, change) for change in self._built(known, buffer, rows[part], stamps, ordinals[part])]
-        if len({(at, change.header.table_id) for at, change in pieces}) > len({change.header.table_id for _, change in pieces}):
+                    pieces += [(at, known.is_bag, change) for change in self._built(known, buffer, rows[part], stamps, ordinals[part])]
+        if len({(at, change.header.table_id) for at, _, change in pieces}) > len({change.header.table_id for _, _, change in pieces}):
             return self._fold_versions(pieces)
-        return [change for _, change in pieces]
+        return [change for _, _, change in pieces]
 
     def _built(self, known: KnownRelation, buffer: ScanBuffer, rows: I64, stamps: U64, ordinals: I64) -> list[ChangeBatch]:
         """Decode rows of one table; what keeps it from being decoded is a doubt about this table only."""
@@ -112,7 +112,10 @@ class TransactionDecoder:
         return [rows[begin:end] for begin, end in itertools.pairwise(borders) if begin < end]
 
     @staticmethod
-    def _fold_versions(pieces: Sequence[tuple[int, ChangeBatch]]) -> list[ChangeBatch]:
-        """Fold what stands before and after a change of schema, table by table: one transaction may hold both."""
-        tables = {change.header.table_id for _, change in pieces}
-        return [b for t in sorted(tables) for b in fold_pieces([(at, c) for at, c in pieces if c.header.table_id == t])]
+    def _fold_versions(pieces: Sequence[tuple[int, bool, ChangeBatch]]) -> list[ChangeBatch]:
+        """Fold what stands before and after a change of schema, table by table: one transaction may hold both. Equal rows are counted."""
+        found: list[ChangeBatch] = []
+        for table_id, is_bag in sorted({(change.header.table_id, is_bag) for _, is_bag, change in pieces}):
+            mine = [(at, c) for at, bag, c in pieces if (c.header.table_id, bag) == (table_id, is_bag)]
+            found += count_pieces(mine) if is_bag else fold_pieces(mine)
+        return found

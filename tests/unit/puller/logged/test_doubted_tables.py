@@ -9,6 +9,7 @@ import pytest
 from penstock.meta.table_states import TableCondition
 from penstock.model.batch import KEY, BatchKind, ChangeBatch, Op
 from penstock.model.clock import SystemClock
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
 from penstock.model.span import Span
 from penstock.puller.doubts import Corrections, Watch
@@ -158,3 +159,18 @@ def test_a_doubt_with_only_a_name_ends_where_no_table_has_the_name() -> None:
     assert [(s.schema, s.table) for s in book.states() if s.table_id == 0] == [("bank", "t1"), ("bank", "t3"), ("shop", "t2")]
     doubts.gone([("bank", "", 50)])
     assert [(s.table_id, s.schema, s.table) for s in book.states()] == [(0, "shop", "t2"), (1, "shop", "t1")]
+
+
+def test_doubts_go_with_the_names_of_their_tables_and_the_newer_ones_too() -> None:
+    book = MemoryDoubts(SimulatedClock())
+    doubts = DoubtedTables(book, SimulatedClock(), keys_max=10)
+    doubts.note([doubt(40)])
+    doubts.begin_watch(Watch(1, 50, "p", (SPAN,)))
+    doubts.note([doubt(60)])
+    moved = msgspec.structs.replace(table_of(1), schema="elsewhere", table="t9", version=70)
+    doubts.renamed(
+        [DdlEvent(70, DdlType.RENAME_TABLE, "", "elsewhere", (moved,)), DdlEvent(71, DdlType.CREATE_TABLE, "", "", (table_of(2),))]
+    )
+    assert [(s.table_id, s.schema, s.table) for s in doubts.states()] == [(1, "elsewhere", "t9")]
+    assert not doubts.close(1, 80, ""), "the newer doubt is opened"
+    assert [(s.schema, s.table, s.doubt_ts) for s in doubts.states()] == [("elsewhere", "t9", 60)]
