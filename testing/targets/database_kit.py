@@ -100,6 +100,12 @@ def mariadb_kit(_: Path) -> Iterator[Kit]:
 
 
 @contextlib.contextmanager
+def mysql_kit(_: Path) -> Iterator[Kit]:
+    """Yield tables of a MySQL as target."""
+    yield TargetDatabase("mysql").kit()
+
+
+@contextlib.contextmanager
 def postgres_kit(_: Path) -> Iterator[Kit]:
     """Yield tables of a PostgreSQL as target."""
     yield TargetDatabase("postgres").kit()

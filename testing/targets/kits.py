@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testing.targets.callback_kit import callback_kit
-from testing.targets.database_kit import mariadb_kit, postgres_kit
+from testing.targets.database_kit import mariadb_kit, mysql_kit, postgres_kit
 from testing.targets.http_kit import http_kit
 from testing.targets.kafka_kit import kafka_at_least_once_kit, kafka_kit
 from testing.targets.kit import MakeKit
@@ -15,6 +15,7 @@ FILE_KITS: dict[str, MakeKit] = {"file": folder_kit, "memory": memory_kit}
 KITS: dict[str, MakeKit] = {
     **FILE_KITS,
     "mariadb": mariadb_kit,
+    "mysql": mysql_kit,
     "postgres": postgres_kit,
     "http": http_kit,
     "callback": callback_kit,

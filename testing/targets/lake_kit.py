@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from penstock.sink.catalog import kind_of
-from penstock.sink.iceberg.lake import open_catalog
+from penstock.sink.iceberg.catalogs import open_catalog
 from penstock.target.kind import SinkRun
 from penstock.target.storage import unfenced
 from testing.targets.kit import Kit

@@ -14,6 +14,7 @@ from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import compose_ts
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
+from testing.targets.database_kit import MYSQL
 from testing.targets.kit import Kit
 from testing.targets.kits import FILE_KITS, KITS
 
@@ -28,7 +29,7 @@ TABLE = TableSchema(
 WHOLE = DispatcherId(7)
 
 
-@pytest.fixture(params=sorted(KITS))
+@pytest.fixture(params=[MYSQL if name == "mysql" else name for name in sorted(KITS)])
 def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
     with KITS[request.param](tmp_path) as kit:
         yield kit

@@ -21,4 +21,5 @@ def login(uri: str, **settings: Any) -> Any:
         options = {}
     verified = options.get("sslmode") == "verify-full" or (options.get("sslmode") == "verify-ca" and "sslrootcert" in options)
     kept = {} if verified or "require_auth" in options else _NO_CLEAR
-    return psycopg.connect(uri, autocommit=True, **kept, **settings)
+    # What a role or a database asks for otherwise would be the encoding of what is sent, which is UTF-8.
+    return psycopg.connect(uri, autocommit=True, client_encoding="UTF8", **kept, **settings)

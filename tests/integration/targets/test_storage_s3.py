@@ -17,7 +17,7 @@ from penstock.readback.reader import StorageReader
 from penstock.readback.replay import replay_table
 from penstock.sink.catalog import kind_of
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent
-from penstock.sink.iceberg.lake import open_catalog
+from penstock.sink.iceberg.catalogs import open_catalog
 from penstock.sink.lake.data_files import dir_name, table_dir
 from penstock.sink.storage.maintainer import StorageMaintainer
 from penstock.sink.storage.sink import StorageSink

@@ -7,12 +7,10 @@ whoever comes second sees what the first one did. Runs beside the driver.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
@@ -22,11 +20,9 @@ from pyiceberg.table.update import (
     SetCurrentSchemaUpdate,
     SetDefaultSpecUpdate,
 )
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from penstock.files.buckets import cause_of
-from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
+from penstock.sink.iceberg.catalogs import commits
 from penstock.sink.iceberg.types import (
     arrow_schema,
     data_file,
@@ -38,7 +34,7 @@ from penstock.sink.iceberg.types import (
     partition_spec,
 )
 from penstock.sink.lake.data_files import LakeFile
-from penstock.sink.lake.format import LakeConflict, Mark
+from penstock.sink.lake.format import Mark
 from penstock.sink.lake.partitions.division import PartitionField
 
 TABLE_PROPERTY = "penstock.table"
@@ -162,17 +158,6 @@ class IcebergVersion:
             for known in removed:
                 snapshot.delete_data_file(known)
             return {_SNAPSHOT: str(snapshot.snapshot_id)}
-
-
-@contextmanager
-def commits() -> Iterator[None]:
-    """Tell what pyiceberg and the catalog refuse in the words of the lake."""
-    try:
-        yield
-    except (CommitFailedException, ValidationException, IntegrityError):
-        raise LakeConflict from None
-    except (SQLAlchemyError, OSError) as error:
-        raise PenstockError("SINK_UNAVAILABLE", f"Iceberg's catalog: {cause_of(error)}") from None
 
 
 def _told(mark: Mark) -> dict[str, str]:

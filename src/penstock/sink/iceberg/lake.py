@@ -4,46 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import Table
-from sqlalchemy import create_engine
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
 from penstock.settings.masking import mask_uri
-from penstock.sink.iceberg.iceberg_table import MADE, IcebergVersion, commits
+from penstock.sink.iceberg.catalogs import commits, open_catalog
+from penstock.sink.iceberg.iceberg_table import MADE, IcebergVersion
 from penstock.sink.iceberg.types import field_id, iceberg_schema
 from penstock.sink.lake.data_files import dir_name, table_dir
 from penstock.sink.lake.format import Mark
 from penstock.sink.lake.partitions.division import PartitionField
 from penstock.target.storage import ObjectTarget
 
-CATALOG_NAME = "penstock"
-_OPEN_TRIES_MAX = 4
 CHECKPOINT = ("penstock", "checkpoint")
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "0", MADE: "true"}
 _CHECKPOINT_PROPERTIES = {**_PROPERTIES, "write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "5"}
-_S3_NAMES = {
-    "endpoint": "s3.endpoint",
-    "endpoint_url": "s3.endpoint",
-    "access_key": "s3.access-key-id",
-    "access_key_id": "s3.access-key-id",
-    "secret_access_key": "s3.secret-access-key",
-    "session_token": "s3.session-token",
-    "region": "s3.region",
-    "default_region": "s3.region",
-}
 
 
 class IcebergLake:
@@ -100,12 +80,12 @@ class IcebergLake:
 
     def names(self) -> Iterator[tuple[str, str]]:
         """Yield the tables by what they say of themselves."""
-        for namespace in self.catalog.list_namespaces():
-            for identifier in self.catalog.list_tables(namespace):
-                table = self.catalog.load_table(identifier)
-                found = IcebergVersion(table, self._root)
-                if found.table is not None and self._holds(table):
-                    yield found.table.schema, found.table.table
+        with commits():
+            tables = [self.catalog.load_table(found) for name in self.catalog.list_namespaces() for found in self.catalog.list_tables(name)]
+        for table in tables:
+            found = IcebergVersion(table, self._root)
+            if found.table is not None and self._holds(table):
+                yield found.table.schema, found.table.table
 
     def publish(self, row: pa.Table) -> None:
         """Have ``penstock.checkpoint`` hold this row alone."""
@@ -170,33 +150,6 @@ class IcebergLake:
             self.catalog.create_namespace(_identifier(schema, "")[:1])
         except NamespaceAlreadyExistsError:
             return
-
-
-def open_catalog(uri: str, catalog: str, root: str) -> Catalog:
-    """Return the catalog of a warehouse: REST where it is a web address, a database otherwise; by default a file beside the tables."""
-    parts = urlsplit(uri)
-    given = {key.replace("-", "_"): value for key, value in parse_qsl(parts.query)}
-    told: dict[str, Any] = {"warehouse": root, **{_S3_NAMES[key]: value for key, value in given.items() if key in _S3_NAMES}}
-    if catalog.startswith(("http://", "https://")):
-        return RestCatalog(CATALOG_NAME, uri=catalog, **told)
-    if not catalog:
-        folder = Path(unquote(parts.path)) / ".penstock"
-        folder.mkdir(parents=True, exist_ok=True)
-        catalog = f"sqlite:///{folder}/catalog.db"
-    with commits():
-        opened = _sql_catalog(catalog, told)
-        opened.engine.dispose()
-        # A maintainer lives for one window: it leaves no connection behind.
-        opened.engine = create_engine(catalog, poolclass=NullPool)
-    return opened
-
-
-def _sql_catalog(uri: str, told: Mapping[str, Any]) -> SqlCatalog:
-    """Open a catalog, again where another one is making the catalog's own tables, one after the other."""
-    for _ in range(_OPEN_TRIES_MAX):
-        with suppress(SQLAlchemyError):
-            return SqlCatalog(CATALOG_NAME, uri=uri, **told)
-    return SqlCatalog(CATALOG_NAME, uri=uri, **told)
 
 
 def _all_files(table: Table) -> set[str]:

@@ -124,7 +124,7 @@ class MySqlDatabase(Database):
         columns = session.fetch(
             "SELECT c.column_name, coalesce(c.collation_name, ''), coalesce(t.engine, ''), coalesce(e.transactions, ''), c.data_type, "
             "coalesce(c.numeric_scale, -1), coalesce(c.datetime_precision, 0), coalesce(c.character_maximum_length, 0), "
-            "c.is_nullable = 'NO' AND (c.data_type = 'timestamp' OR c.extra LIKE '%%auto_increment%%') "
+            "c.is_nullable = 'NO' AND c.data_type = 'timestamp', c.extra LIKE '%%auto_increment%%' "
             "FROM information_schema.columns c "
             "JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name "
             f"LEFT JOIN information_schema.engines e ON e.engine = t.engine WHERE {self._same('c')} AND {self._same('t')} "
@@ -148,8 +148,9 @@ class MySqlDatabase(Database):
             frozenset(c for c, collation in collations.items() if not collation.endswith(("_bin", "binary"))),
             frozenset(c for c, collation in collations.items() if collation.endswith("_bin") and not collation.endswith(_UNPADDED)),
             unsafe[0] if unsafe else "",
-            tuple((str(c), str(kind), int(scale), int(digits), int(chars)) for c, _, _, _, kind, scale, digits, chars, _ in columns),
-            frozenset(str(c) for c, *_, filled in columns if filled),
+            tuple((str(c), str(kind), int(scale), int(digits), int(chars)) for c, _, _, _, kind, scale, digits, chars, *_ in columns),
+            frozenset(str(c) for c, *_, timed, numbered in columns if timed or numbered),
+            frozenset(str(c) for c, *_, numbered in columns if numbered),
             self._acting(session, schema, table) if len(unique) > 1 and self._settings.check_foreign_keys else "",
         )
 

@@ -42,10 +42,18 @@ _STRUCTURE = frozenset(
         1069,
         1091,
         1235,
+        1267,
+        3854,
     }
 )
+_KEYLESS = frozenset({1173, 3750})
+"""A server that takes no table without a primary key."""
 _COLUMN = re.compile(r"(?:for column |^Column |^Field )((?:`[^`]*`\.)*`[^`]*`|'[^']*')")
 """How the server names a column; of several places the last is its own, behind what it shows of the value."""
+_NUMBERED = "Make the table beforehand, with a BIGINT AUTO_INCREMENT PRIMARY KEY beside its columns."
+_CROWDED = frozenset({1040, 1203, 1226})
+"""A server, or a user of it, that has as many connections as it may."""
+_FEWER = "Let connections and lanes of the sink be less, or raise the limit of the server or its user."
 _DUPLICATE = frozenset({1062, 1586, 1022, 1169})
 _FOREIGN = frozenset({1216, 1217, 1451, 1452})
 
@@ -69,6 +77,6 @@ def failure(error: BaseException, address: ServerAddress) -> PenstockError:
         return PenstockError("SINK_UNAVAILABLE", f"{address.shown}: another row holds a value of a unique key, error {code}")
     if code in _FOREIGN:
         return PenstockError("SINK_UNWRITABLE", f"{address.shown}: a foreign key refuses a change, error {code}")
-    if code in _REFUSED or code in _STRUCTURE:
-        return PenstockError("SINK_UNWRITABLE", what)
-    return PenstockError("SINK_UNAVAILABLE", what)
+    if code in _REFUSED | _STRUCTURE | _KEYLESS:
+        return PenstockError("SINK_UNWRITABLE", what, _NUMBERED if code in _KEYLESS else None)
+    return PenstockError("SINK_UNAVAILABLE", what, _FEWER if code in _CROWDED else None)

@@ -89,7 +89,7 @@ class MySqlSession(Session):
         modes = (
             f"SET SESSION time_zone = '+00:00', sql_mode = '{MODES}', foreign_key_checks = {checks}, "
             "tx_isolation = 'READ-COMMITTED', innodb_lock_wait_timeout = 30, lock_wait_timeout = 30, "
-            f"sql_safe_updates = 0, sql_select_limit = {_ALL_ROWS}"
+            f"sql_safe_updates = 0, sql_select_limit = {_ALL_ROWS}, autocommit = 1, sql_big_selects = 1"
         )
         self._connection = self._guarded(
             lambda: login(address, _ANSWER_S_MAX, LoadingConnection, client_flag=CLIENT.LOCAL_FILES, write_timeout=_ANSWER_S_MAX)

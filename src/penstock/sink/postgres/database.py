@@ -55,6 +55,7 @@ class PostgresDatabase(Database):
     """One server."""
 
     fractions = 6
+    tried = ("CREATE TEMPORARY TABLE penstock_probe (n BIGINT)", "DROP TABLE pg_temp.penstock_probe")
     one_moment = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
 
     def __init__(self, uri: str, settings: PostgresSettings) -> None:
@@ -94,7 +95,9 @@ class PostgresDatabase(Database):
             "c.relkind::text, c.relpersistence::text, c.relhasrules, t.typname, "
             "coalesce(information_schema._pg_numeric_scale(a.atttypid, a.atttypmod), 1000), "
             "coalesce(information_schema._pg_datetime_precision(a.atttypid, a.atttypmod), 6), "
-            "coalesce(information_schema._pg_char_max_length(a.atttypid, a.atttypmod), 0) FROM pg_attribute a "
+            "coalesce(information_schema._pg_char_max_length(a.atttypid, a.atttypmod), 0), "
+            "a.attidentity <> '' OR coalesce(pg_get_expr(d.adbin, d.adrelid), '') LIKE 'nextval(%%' FROM pg_attribute a "
+            "LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
             "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_type t ON t.oid = a.atttypid "
             "LEFT JOIN pg_collation o ON o.oid = a.attcollation "
             "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind <> 'i' ORDER BY a.attnum",
@@ -116,7 +119,8 @@ class PostgresDatabase(Database):
             tuple(frozenset(names) for names in unique.values()),
             frozenset(str(c) for c, is_loose, *_ in columns if is_loose),
             unsafe=unsafe,
-            shapes=tuple((str(c), str(kind), int(scale), int(digits), int(chars)) for c, *_, kind, scale, digits, chars in columns),
+            shapes=tuple((str(c), str(kind), int(scale), int(digits), int(chars)) for c, *_, kind, scale, digits, chars, _ in columns),
+            numbered=frozenset(str(c) for c, *_, numbered in columns if numbered),
             acting=self._acting(session, schema, table) if len(unique) > 1 and not self._settings.replication_role else "",
         )
 

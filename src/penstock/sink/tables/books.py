@@ -25,6 +25,8 @@ ALL_DONE = 1 << 62
 FIRST_TOKEN = 1 << 61
 """From here on, a count of rows is none, but what tells one attempt that compares tables from another."""
 _KEY_CHARS = 180
+_NAMED_LIKE_BOOKS = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_name LIKE '%_tables'"
+_COLUMNS = "('target_schema', 'target_table', 'state_ts', 'made')"
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -81,6 +83,7 @@ class Books:
         self.tables_name = self._dialect.table(schema, f"{name}_tables")
         self._place = (schema, name)
         self._options = database.table_options()
+        self._others: list[tuple[str, str]] | None = None
 
     def exist(self, session: Session) -> bool:
         """Return whether there are books, all of them."""
@@ -188,6 +191,26 @@ class Books:
             f"SELECT target_schema, target_table, made, state_ts FROM {self.tables_name} WHERE target_schema <> '' ORDER BY 1, 2"
         )
         return [(str(s), str(t), MadeTable.of(str(made), int(ts))) for s, t, made, ts in found]
+
+    def others(self, session: Session, name: tuple[str, str]) -> str | None:
+        """Return the books of another feed that have a table of the target, if there are some that can be read."""
+        if self._others is None:
+            # By name first: some servers open every table that they are asked for columns of.
+            named = [(str(schema), str(table)) for schema, table in session.fetch(_NAMED_LIKE_BOOKS)]
+            own = (self.schema, f"{self._place[1]}_tables")
+            self._others = [place for place in named if place != own and self._are_books(session, place)]
+        for place in self._others:
+            asked = f"SELECT 1 FROM {self._dialect.table(*place)} WHERE target_schema = %s AND target_table = %s"
+            if session.fetch(asked, name):
+                return ".".join(place)
+        return None
+
+    def _are_books(self, session: Session, place: tuple[str, str]) -> bool:
+        columns = "SELECT count(*) FROM information_schema.columns WHERE table_schema = %s AND table_name = %s AND column_name IN "
+        readable = " AND has_table_privilege(quote_ident(table_schema) || '.' || quote_ident(table_name), 'SELECT')"
+        if self._dialect.name != "postgresql":
+            readable = " AND privileges LIKE '%%select%%'"
+        return bool(session.fetch(columns + _COLUMNS + readable, place)[0][0] == _COLUMNS.count(",") + 1)
 
     def note(self, session: Session, name: tuple[str, str], made: MadeTable | None) -> None:
         """Write down that the feed made a table, or that it is gone."""

@@ -1,7 +1,8 @@
 """Whether the target still has what was delivered to it: one that failed over may be an older copy, and books may be emptied by hand.
 
-Each window that is whole leaves its end in the progress table before the feed's progress moves. The next one must find it there, or a later
-one. Invariant: a window is whole only where each of its dispatchers is in it, with all rows that it was given. Runs beside the driver.
+A target that has no books at all is another one, or was emptied. Each window that is whole leaves its end in the progress table before the
+feed's progress moves. The next one must find it there, or a later one. Invariant: a window is whole only where each of its dispatchers is
+in it, with all rows that it was given. Runs beside the driver.
 """
 
 from __future__ import annotations
@@ -10,9 +11,22 @@ from collections.abc import Mapping, Sequence
 
 from penstock.model.errors import PenstockError
 from penstock.sink.contract import DispatcherResult
-from penstock.sink.tables.books import FIRST_TOKEN, TRANSACTIONS, WINDOW, Books, Progress
+from penstock.sink.tables.books import FIRST_TOKEN, OWNER, TRANSACTIONS, WINDOW, Books, Progress
 from penstock.sink.tables.database import Session
 from penstock.target.kind import SinkRun
+
+
+def foreign(session: Session, books: Books, run: SinkRun) -> PenstockError | None:
+    """Return what is wrong where the target is not the one that the feed has claimed: it knows nothing of the feed, or is another one's."""
+    row = books.read(session, "", OWNER) if run.claimant and books.exist(session) else None
+    if not run.claimant or (row is not None and row.note == run.claimant):
+        return None
+    if row is not None and row.note:
+        return PenstockError("SINK_OCCUPIED", f"{books.progress_name} belongs to feed {row.note!r}")
+    if books.exist(session) and books.was_used(session):
+        # Progress alone was emptied: tables may be compared.
+        return None
+    return PenstockError("SINK_LOST", f"{books.progress_name} of the target does not know feed {run.claimant.partition('/')[0]} any more")
 
 
 def record_end(
@@ -20,6 +34,9 @@ def record_end(
 ) -> PenstockError | None:
     """Record that a window is whole; return what is wrong where it is not, or where earlier ones are missing."""
     from_ts, to_ts = window
+    problem = foreign(session, books, run)
+    if problem is not None:
+        return problem
     row = books.read(session, run.feed, WINDOW, lock=True)
     found = books.within_window(session, run.feed, to_ts)
     if row is not None and row.epoch > run.epoch:

@@ -46,6 +46,8 @@ class TableTraits:
     """Of each column name, type, digits behind the point, those of seconds, and how many characters it holds (0: not told)."""
     filled: frozenset[str] = frozenset()
     """The columns in which NULL becomes something else: the time, or the next number."""
+    numbered: frozenset[str] = frozenset()
+    """The columns that number rows by themselves where nothing is given for them."""
     acting: str = ""
     """A foreign key of another table that does something to its rows where one of this table is deleted."""
 
@@ -106,6 +108,8 @@ class Database(ABC):
     """Where it is, without how it is entered."""
     fractions: int
     """How many digits of a second a column has that names none."""
+    tried: Sequence[str] = ()
+    """Statements that must work as well for rows to be written, beside those on tables; they leave nothing."""
     target: Hashable
     """What is the same for two whose sessions are the same."""
 

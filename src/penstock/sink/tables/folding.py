@@ -92,12 +92,15 @@ def check_traits(table: TableSchema, traits: TableTraits) -> None:
     handle = {c.id for c in table.handle_columns}
     by_id = {c.id: c.name.lower() for c in table.columns}
     known = [{by_id.get(i, "") for i in key} for key in (handle, *table.unique_keys) if key]
+    # A number of the target's own is unique whatever the rows are.
+    known += [{name.lower()} for name in traits.numbered if name.lower() not in by_id.values()]
     for names_of in traits.unique_sets:
         lowered = {name.lower() for name in names_of}
         if not any(key <= lowered for key in known):
+            shown = ", ".join(name or "an expression" for name in sorted(lowered))
             raise PenstockError(
                 "SINK_UNWRITABLE",
-                f"{table.full_name} of the target has a unique key over {', '.join(sorted(lowered))}, which the source has not",
+                f"{table.full_name} of the target has a unique key over {shown}, which the source has not",
                 "Drop it, or make it an index that is not unique.",
             )
 

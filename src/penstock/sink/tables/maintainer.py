@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
 from penstock.sink.contract import DispatcherResult
 from penstock.sink.tables.books import BARRIER, CHECKPOINT, OWNER, Books, Progress
-from penstock.sink.tables.continuity import record_end
+from penstock.sink.tables.continuity import foreign, record_end
 from penstock.sink.tables.database import Database, Guard, Patience, Session, Transactions
 from penstock.sink.tables.settings import TableSinkSettings
 from penstock.sink.tables.structure import Structure
@@ -76,9 +76,11 @@ class TableMaintainer:
         name = self._database.dialect.table(self._books.schema, f"{self._settings.progress_table}_probe")
 
         def write(session: Session) -> None:
-            session.fetch(f"CREATE TABLE IF NOT EXISTS {name} (n BIGINT)")
+            session.fetch(f"CREATE TABLE IF NOT EXISTS {name} (n BIGINT PRIMARY KEY)")
             session.fetch(f"INSERT INTO {name} VALUES (1)")
             session.fetch(f"DROP TABLE IF EXISTS {name}")
+            for statement in self._database.tried:
+                session.fetch(statement)
 
         had = self._do(self._books.exist, make=False)
         self._do(write, begin=False)
@@ -130,9 +132,12 @@ class TableMaintainer:
         reach("metadata:after")
 
     def published_ts(self) -> int:
-        """Return the checkpoint that is published, 0 where none is."""
+        """Return the checkpoint that is published, 0 where none is; raise where the target is not the feed's any more."""
 
         def read(session: Session) -> int:
+            problem = foreign(session, self._books, self._run_of)
+            if problem is not None:
+                raise problem
             row = self._books.read(session, "", CHECKPOINT) if self._books.exist(session) else None
             return row.window_ts if row is not None else 0
 

@@ -89,6 +89,7 @@ class Structure:
             self._create(session, table)
             made = MadeTable(table, made.state_ts)
         elif clear:
+            self._check_emptied(session, name, "a new first state")
             self._clear(session, table)
         self._books.note(session, name, made)
         self._alter(session, table, table.version)
@@ -126,11 +127,22 @@ class Structure:
         if not session.fetch(known, (name,)):
             session.fetch(f"CREATE {self._dialect.schema_word} IF NOT EXISTS {self._dialect.identifier(name)}")
 
+    def _check_emptied(self, session: Session, name: tuple[str, str], what: str) -> None:
+        """Raise where rows of others may go with those of the feed, which nobody tells apart."""
+        keeps = self._settings.existing_rows is ExistingRows.KEEP and bool(self._database.traits(session, *name).columns)
+        if keeps and session.fetch(f"SELECT 1 FROM {self._dialect.table(*name)} LIMIT 1"):
+            raise PenstockError(
+                "SINK_DDL_REFUSED",
+                f"{what} would take rows of others from {'.'.join(name)} too: existing-rows is keep",
+                "Delete the feed's rows there and resume; or let filter.ddl leave truncate-table and drop-table out.",
+            )
+
     def _drop_schema(self, session: Session, event: DdlEvent) -> list[str]:
         """Drop the feed's tables of a schema, and the schema itself where nothing else is in it."""
         mine = [(s, t, m) for s, t, m in self._books.all_made(session) if m.table.schema == event.schema]
         for schema, table, made in mine:
             if made.table.version <= event.commit_ts:
+                self._check_emptied(session, (schema, table), "dropping the schema")
                 session.fetch(f"DROP TABLE IF EXISTS {self._dialect.table(schema, table)}")
                 self._books.note(session, (schema, table), None)
         for schema in {schema for schema, _, _ in mine} - {self._books.schema}:
@@ -142,6 +154,7 @@ class Structure:
         name = self._name_of(schema, table)
         made = self._books.made(session, *name)
         if made is not None and made.table.version <= commit_ts:
+            self._check_emptied(session, name, "dropping the table")
             session.fetch(f"DROP TABLE IF EXISTS {self._dialect.table(*name)}")
             self._books.note(session, name, None)
         return f"{schema}.{table}"
@@ -154,6 +167,7 @@ class Structure:
             return
         if made is not None:
             self._check_same(name, made, table)
+            self._check_emptied(session, name, "beginning it anew")
             session.fetch(f"DROP TABLE IF EXISTS {self._dialect.table(*name)}")
             self._books.note(session, name, None)
         self.prepare(session, table)
@@ -246,6 +260,13 @@ class Structure:
                 "SINK_OCCUPIED",
                 f"{renamed.full_name} was there before the feed, and its columns {', '.join(bent)} would change values",
                 "Give them a type with as many digits, or let the feed make the table.",
+            )
+        keeps = self._settings.existing_rows is ExistingRows.KEEP
+        if not keeps and (others := self._books.others(session, self._name_of(table.schema, table.table))):
+            raise PenstockError(
+                "SINK_OCCUPIED",
+                f"{renamed.full_name} is a table of another feed, whose books are {others}",
+                "Let schema-name or table-name give it another name; or set existing-rows to keep, if no key is in both.",
             )
         if session.fetch(f"SELECT 1 FROM {full} LIMIT 1"):
             if self._settings.existing_rows is ExistingRows.REFUSE:

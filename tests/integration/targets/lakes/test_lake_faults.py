@@ -16,7 +16,7 @@ from penstock.model.errors import ErrorKind, PenstockError
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.catalog import kind_of
 from penstock.sink.contract import DispatcherResult, DispatcherWork, DmlEvent
-from penstock.sink.iceberg.lake import open_catalog
+from penstock.sink.iceberg.catalogs import open_catalog
 from penstock.sink.lake.upkeep import Upkeep
 from penstock.target.kind import SinkRun
 from penstock.target.storage import unfenced

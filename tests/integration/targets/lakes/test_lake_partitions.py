@@ -22,7 +22,7 @@ from penstock.model.timestamp import TS_ZERO
 from penstock.model.types import ColumnType, TypeKind
 from penstock.sink.catalog import kind_of, open_tables, settings_of
 from penstock.sink.contract import DispatcherWork, DmlEvent
-from penstock.sink.iceberg.lake import open_catalog
+from penstock.sink.iceberg.catalogs import open_catalog
 from penstock.sink.lake.settings import LakeSettings
 from penstock.sink.lake.upkeep import Upkeep
 from penstock.target.kind import SinkRun

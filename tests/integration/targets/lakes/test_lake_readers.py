@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from penstock.model.batch import Op
 from penstock.model.timestamp import TS_ZERO
-from penstock.sink.iceberg.lake import open_catalog
+from penstock.sink.iceberg.catalogs import open_catalog
 from testing.targets.lake_kit import LAKES, Lake
 from tests.contract.test_sink import T0, TABLE, rows_of
 from tests.integration.targets.lakes.test_lakes import deliver

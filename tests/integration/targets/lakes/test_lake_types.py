@@ -18,7 +18,7 @@ from penstock.model.table import TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.sink.catalog import kind_of
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
-from penstock.sink.iceberg.lake import open_catalog
+from penstock.sink.iceberg.catalogs import open_catalog
 from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.postgres.slot import release_slot
 from penstock.target.kind import SinkRun

@@ -10,11 +10,18 @@ import msgspec
 import pytest
 
 from penstock.feed.settings import FeedSettings
+from penstock.model.batch import Op
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import FAILPOINTS, arm
+from penstock.model.timestamp import TS_ZERO
+from penstock.sink.contract import DispatcherResult
+from penstock.target.dispatcher import DispatcherId
+from penstock.target.kind import SinkRun
 from testing.paths.local_feed import LocalFeed
 from testing.paths.whole_path import WholePath, read_state
-from testing.targets.database_kit import TargetDatabase
+from testing.targets.database_kit import MYSQL, TargetDatabase
+from tests.integration.targets.tables.test_table_rows import T0, deliver
+from tests.integration.targets.tables.test_table_users import TABLE
 
 pytestmark = pytest.mark.integration
 SETUP = [
@@ -61,7 +68,7 @@ class Lab:
         self.path.feed = LocalFeed(asked, before_window=self.path._capture)
 
 
-@pytest.fixture(params=["mariadb", "postgres"])
+@pytest.fixture(params=["mariadb", "postgres", MYSQL])
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     made = Lab(request.param, tmp_path)
     with contextlib.closing(made.path) as path:
@@ -92,6 +99,26 @@ def test_a_target_that_went_back_is_doubted_until_it_is_compared(lab: Lab, empti
     lab.change(5)
     lab.path.drain()
     assert not lab.differs()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgres", MYSQL])
+def test_a_target_that_knows_nothing_of_the_feed_is_not_taken_for_its_own(kind: str) -> None:
+    """The database was dropped and made again, or the name leads to a new server."""
+    target, run = TargetDatabase(kind), SinkRun("f", 1, "f/1")
+    target.kit(run).open_maintainer().claim("f/1")
+    window = [DispatcherResult(DispatcherId(TABLE.table_id), {}, 1, 1)]
+    deliver(target, TABLE, [[(1, Op.INSERT, 1, "a"), (2, Op.INSERT, 2, "b")]], run=run, window=(TS_ZERO, T0 + 5))
+    target.kit(run).open_maintainer().record_window(TS_ZERO, T0 + 5, window)
+    target.run(f"DROP TABLE {target.home}.penstock_progress, {target.home}.penstock_progress_tables, {target.name('shop', 'orders')}")
+    maintainer = target.kit(run).open_maintainer()
+    with pytest.raises(PenstockError, match="SINK_LOST"):
+        maintainer.published_ts()
+    deliver(target, TABLE, [[(7, Op.INSERT, 3, "c")]], run=run, window=(T0 + 5, T0 + 9))
+    with pytest.raises(PenstockError, match="SINK_LOST"):
+        maintainer.record_window(T0 + 5, T0 + 9, window)
+    target.kit().open_maintainer().claim("other/2")
+    with pytest.raises(PenstockError, match="SINK_OCCUPIED"):
+        maintainer.record_window(T0 + 5, T0 + 9, window)
 
 
 def test_rows_of_the_window_under_way_that_a_target_lost_come_again(lab: Lab) -> None:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.model.batch import Op
@@ -14,7 +15,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.timestamp import TS_ZERO
 from penstock.model.types import ColumnType, TypeKind
-from penstock.sink.catalog import kind_of, open_state
+from penstock.sink.catalog import check_target, kind_of, open_state
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent
 from penstock.sink.mysql.database import MySqlDatabase
 from penstock.sink.mysql.settings import MySqlSettings
@@ -22,21 +23,21 @@ from penstock.sink.tables.database import Patience
 from penstock.sink.tables.sink import TableSink
 from penstock.target.kind import SinkRun
 from testing.servers.loopback_server import mariadb
-from testing.targets.database_kit import TargetDatabase
+from testing.targets.database_kit import MYSQL, TargetDatabase
 from tests.integration.targets.tables.test_table_rows import END, T0, deliver, records
 from tests.integration.targets.tables.test_table_users import LATER, NAMED, TABLE, later, ready, table_of
 
 pytestmark = pytest.mark.integration
 K = TypeKind
 UNIQUE = table_of(ColumnType(K.BIGINT), ColumnType(K.VARCHAR, length=40), unique_keys=((2,),))
-KINDS = pytest.mark.parametrize("kind", ["mariadb", "postgres"])
+KINDS = pytest.mark.parametrize("kind", ["mariadb", "postgres", MYSQL])
+EXACT = {"postgres": "", **{k: f"CHARACTER SET utf8mb4 COLLATE utf8mb4_{c}" for k, c in (("mariadb", "nopad_bin"), ("mysql", "0900_bin"))}}
 
 
 @KINDS
 def test_foreign_keys_do_not_act_on_rows_that_only_change(kind: str) -> None:
     """Rows whose unique values may change hands are deleted and put in again."""
-    exact = "" if kind == "postgres" else "CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
-    target = ready(kind, f"CREATE TABLE {{t}} (id BIGINT PRIMARY KEY, note VARCHAR(40) {exact} UNIQUE)")
+    target = ready(kind, f"CREATE TABLE {{t}} (id BIGINT PRIMARY KEY, note VARCHAR(40) {EXACT[kind]} UNIQUE)")
     name, child = target.name("shop", "orders"), f"{target.prefix}shop.child"
     target.run(
         f"CREATE TABLE {child} (id BIGINT PRIMARY KEY, parent BIGINT, FOREIGN KEY (parent) REFERENCES {name} (id) ON DELETE CASCADE)"
@@ -142,6 +143,20 @@ def test_a_server_that_lowers_names_and_has_other_defaults() -> None:
                 deliver(other, upper, [[(1, Op.INSERT, 1, "a")]])
 
 
+def test_a_server_that_takes_no_table_without_a_key() -> None:
+    bag = TableSchema(8, "shop", "orders", T0, tuple(msgspec.structs.replace(c, primary_key=False) for c in TABLE.columns))
+    with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        with mariadb(Path(folder) / "server", ("--innodb-force-primary-key=ON",)) as uri:
+            target, other = TargetDatabase("mariadb", uri), TargetDatabase("mariadb", uri)
+            target.kit().open_maintainer().check("mine")
+            deliver(target, TABLE, [[(1, Op.INSERT, 1, "a")]])
+            assert target.rows("shop", "orders") == [(1, "a")]
+            with pytest.raises(PenstockError, match="SINK_UNWRITABLE") as refused:
+                deliver(other, bag, [[(1, Op.INSERT, 1, "a")]])
+            assert "AUTO_INCREMENT" in str(refused.value.hint)
+
+
 @pytest.mark.parametrize(
     ("kind", "column", "theirs", "value"),
     [
@@ -171,7 +186,7 @@ def test_columns_that_would_hold_another_value_are_refused(kind: str, column: Co
 def test_a_column_that_somebody_narrows_later_stops_the_feed(kind: str) -> None:
     table, target = table_of(ColumnType(K.BIGINT), ColumnType(K.DECIMAL, length=10, scale=4)), TargetDatabase(kind)
     deliver(target, table, [[(1, Op.INSERT, 1, "1.2500")]])
-    change = "MODIFY note DECIMAL(10,2)" if kind == "mariadb" else "ALTER note TYPE NUMERIC(10,2)"
+    change = "MODIFY note DECIMAL(10,2)" if kind != "postgres" else "ALTER note TYPE NUMERIC(10,2)"
     target.run(f"ALTER TABLE {target.name('shop', 'orders')} {change}")
     with pytest.raises(PenstockError, match=r"columns note would change values"):
         deliver(target, table, later((Op.INSERT, 2, "1.2345")), window=LATER)
@@ -202,6 +217,44 @@ def test_deletes_that_somebody_turns_into_nothing_stop_the_feed(made: tuple[str,
     target.run(*(statement.format(t=target.name("shop", "orders")) for statement in made))
     with pytest.raises(PenstockError, match=why):
         deliver(target, TABLE, later((Op.DELETE, 1, "a")), window=LATER)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", MYSQL])
+@pytest.mark.parametrize("given", ["NAMES latin1", "autocommit = 0", "sql_big_selects = 0, max_join_size = 1", "sql_mode = 'ANSI_QUOTES'"])
+def test_what_a_server_sets_for_every_session_does_not_hold(kind: str, given: str) -> None:
+    target = TargetDatabase(kind)
+    user, text = f"plain{target.number}", "ü'\"\\\U0001f600"
+    target.run(f"CREATE USER {user} IDENTIFIED BY ''", f"GRANT CREATE, ALTER, DROP, SELECT, INSERT, UPDATE, DELETE ON *.* TO {user}")
+    target.uri = target.uri.replace("root@", f"{user}@")
+    target.run(f'SET GLOBAL init_connect = "SET {given}"')
+    try:
+        deliver(target, TABLE, [[(1, Op.INSERT, n, f"{text} {n}") for n in range(600)]], window=(TS_ZERO, END))
+        deliver(target, TABLE, later((Op.UPDATE, 1, text), (Op.DELETE, 2, None)), window=LATER)
+    finally:
+        target.run("SET GLOBAL init_connect = ''")
+    assert target.rows("shop", "orders")[:3] == [(0, f"{text} 0"), (1, text), (3, f"{text} 3")]
+
+
+def test_what_a_role_asks_for_does_not_hold() -> None:
+    target = TargetDatabase("postgres")
+    role, text = f"odd{target.number}", "ü'\\\U0001f600"
+    odd = ("client_encoding TO 'LATIN1'", "standard_conforming_strings TO off", "DateStyle TO 'German'", "statement_timeout TO '1ms'")
+    target.run(f"CREATE ROLE {role} SUPERUSER LOGIN", *(f"ALTER ROLE {role} SET {one}" for one in odd))
+    target.uri = target.uri.replace("penstock@", f"{role}@")
+    deliver(target, TABLE, [[(1, Op.INSERT, n, f"{text} {n}") for n in range(600)]], window=(TS_ZERO, END))
+    deliver(target, TABLE, later((Op.UPDATE, 1, text), (Op.DELETE, 2, None)), window=LATER)
+    assert target.rows("shop", "orders")[:3] == [(0, f"{text} 0"), (1, text), (3, f"{text} 3")]
+
+
+def test_rights_that_only_many_rows_need_are_looked_for() -> None:
+    target = TargetDatabase("postgres")
+    role, home = f"weak{target.number}", f"base{target.number}"
+    target.run(f"CREATE ROLE {role} LOGIN", f"CREATE DATABASE {home}", f"GRANT CREATE ON DATABASE {home} TO {role}")
+    target.run(f"REVOKE TEMPORARY ON DATABASE {home} FROM PUBLIC")
+    uri = target.uri.replace("penstock@", f"{role}@").replace("/postgres", f"/{home}")
+    assert [f.name for f in check_target(uri, target.options, "f") if not f.ok] == ["target: writable"]
+    target.run(f"GRANT TEMPORARY ON DATABASE {home} TO {role}")
+    assert [f.name for f in check_target(uri, target.options, "f") if not f.ok] == []
 
 
 def test_settings_of_a_server_that_cut_answers_do_not_hold() -> None:

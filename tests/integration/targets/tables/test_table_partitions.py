@@ -13,7 +13,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.table import Column, TableSchema
 from penstock.model.types import ColumnType, TypeKind
 from testing.paths.whole_path import WholePath, row_key
-from testing.targets.database_kit import TargetDatabase
+from testing.targets.database_kit import MYSQL, TargetDatabase
 
 pytestmark = pytest.mark.integration
 COLUMNS = "(id INT PRIMARY KEY, v VARCHAR(40))"
@@ -30,7 +30,7 @@ def put(path: WholePath, table: TableSchema, *ids: int) -> None:
         txn.put(table, {"id": pa.array(ids, pa.int32()), "v": pa.array([f"v{i}" for i in ids])})
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgres"])
+@pytest.mark.parametrize("kind", ["mariadb", "postgres", MYSQL])
 def test_rows_go_and_move_with_partitions(kind: str, tmp_path: Path) -> None:
     target = TargetDatabase(kind)
     options = target.options | {"atomicity": "transaction"}
@@ -70,7 +70,7 @@ def test_partitions_that_are_apart_need_whole_transactions(tmp_path: Path) -> No
             path.drain()
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgres"])
+@pytest.mark.parametrize("kind", ["mariadb", "postgres", MYSQL])
 def test_partitions_that_a_source_sees_as_one_table_change_nothing(kind: str) -> None:
     """The rows that went are told as changes, after the table was read again."""
     target = TargetDatabase(kind)

@@ -24,7 +24,7 @@ from penstock.sink.catalog import check_target, kind_of
 from penstock.sink.contract import DispatcherId, DispatcherWork, DmlEvent, Sink
 from penstock.sink.tables.idle_sessions import IDLE
 from penstock.target.kind import SinkRun
-from testing.targets.database_kit import TargetDatabase
+from testing.targets.database_kit import MYSQL, TargetDatabase
 
 pytestmark = pytest.mark.integration
 T0 = compose_ts(1_700_000_000_000)
@@ -37,7 +37,7 @@ Change = tuple[int, Op, Any, Any]
 FEED = SinkRun("f", 3)
 
 
-@pytest.fixture(params=["mariadb", "postgres"])
+@pytest.fixture(params=["mariadb", "postgres", MYSQL])
 def target(request: pytest.FixtureRequest) -> TargetDatabase:
     return TargetDatabase(request.param)
 
@@ -283,7 +283,7 @@ def test_what_a_doctor_finds_leaves_nothing(target: TargetDatabase) -> None:
 def test_a_user_without_rights_is_refused(target: TargetDatabase) -> None:
     quoted = f"weak{target.number}"
     target.run(f"CREATE USER {quoted}")
-    weak = target.uri.replace("root@" if target.kind == "mariadb" else "penstock@", f"{quoted}@")
+    weak = target.uri.replace("penstock@" if target.kind == "postgres" else "root@", f"{quoted}@")
     with pytest.raises(PenstockError, match="SINK_UNWRITABLE"):
         kind_of(weak).make_maintainer(weak, target.options, lambda: None, FEED).check("f")
     assert [f.name for f in check_target(weak, target.options, "f") if not f.ok] == ["target: writable"]

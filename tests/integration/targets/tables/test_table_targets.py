@@ -131,7 +131,7 @@ def test_who_lost_the_feed_writes_nothing(rig: Rig) -> None:
     assert rig.check() == 20
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgres"])
+@pytest.mark.parametrize("kind", ["mariadb", "postgres", MYSQL])
 def test_transactions_are_whole_in_the_target(kind: str, tmp_path: Path) -> None:
     made = Rig(kind, tmp_path, atomicity="transaction", **{"transaction-rows": "3"})
     seen: list[int] = []
