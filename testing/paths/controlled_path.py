@@ -27,6 +27,7 @@ from penstock.server.feeds.ports import RunStatus
 from penstock.server.sources.captured_source import changes_kept_from_ts
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
+from penstock.target.kind import SinkRun
 from penstock.target.storage import Guard, unfenced
 from testing.paths.local_feed import LocalFeed
 from testing.paths.whole_path import WholePath
@@ -76,12 +77,13 @@ class ControlledPath(WholePath):
         settings: FeedSettings | None = None,
         splits: Mapping[str, Sequence[int]] | None = None,
         queries: RowQueries | None = None,
+        target_uri: str = "",
         **more: Any,
     ) -> None:
         """Create it; ``queries`` evaluate the feed's expressions, ``more`` is of its configuration."""
         self._queries = queries
         spans = 2 if splits else 1
-        super().__init__(root, ddls, tables=tables, settings=settings, splits=splits, spans_per_table=spans)
+        super().__init__(root, ddls, tables=tables, settings=settings, splits=splits, spans_per_table=spans, target_uri=target_uri)
         config = {"name": "f", "tables": list(tables), "sink": {"uri": self.target_uri}} | more
         config |= {"spans-per-table": spans} if splits else {}
         document = FeedDocument(config, "dataserver://127.0.0.1:1", self.dispatchers, self.snapshot_ts)
@@ -101,7 +103,7 @@ class ControlledPath(WholePath):
     def begin_run(self, owner: str = "test") -> None:
         """Do what a server does that claims the feed: let an alteration hold if it can, and make a run of what holds."""
         self.epoch = self.meta.claim("f", owner, 3_600_000) or 0
-        adoption = Adoption(self.meta, self.upstream, lambda _feed, config, _epoch: _open_target(config.target, unfenced))
+        adoption = Adoption(self.meta, self.upstream, lambda feed, config, epoch: _open_for(SinkRun(feed.name, epoch), config.target))
         feed = self.meta.get_feed("f")
         # No server takes a feed that shall rest.
         self.context = self._context_of(adoption.adopt(feed, self.epoch) if feed.requested_state is RequestedState.RUNNING else feed)
@@ -175,3 +177,7 @@ class _OneSource:
 
 def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
     return open_maintainer(sink.uri, sink.options, guard)
+
+
+def _open_for(run: SinkRun, sink: SinkConfig) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, unfenced, run=run)

@@ -24,6 +24,7 @@ from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Upstream
 from penstock.store.flight.address import FlightAddress
+from penstock.target.kind import NO_RUN, SinkRun
 from penstock.target.storage import Guard
 from testing.paths.feed_path import FeedPath
 from testing.servers.waiting import wait_until
@@ -109,5 +110,5 @@ class ControlledServer:
         return Span(table_id).span_id in {s.span_id for s in self.path.log.status()}
 
 
-def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
-    return open_maintainer(sink.uri, sink.options, guard)
+def _open_target(sink: SinkConfig, guard: Guard, run: SinkRun = NO_RUN) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, guard, run=run)

@@ -29,6 +29,7 @@ from penstock.server.verify.verification import Verdict
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.store.settings import StoreSettings
+from penstock.target.kind import NO_RUN, SinkRun
 from penstock.target.storage import Guard
 from testing.twins.local_jobs import LocalJobs
 
@@ -144,5 +145,5 @@ class SparklessServer:
         self._parts.close()
 
 
-def _open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
-    return open_maintainer(sink.uri, sink.options, guard)
+def _open_target(sink: SinkConfig, guard: Guard, run: SinkRun = NO_RUN) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, guard, run=run)

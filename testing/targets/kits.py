@@ -9,6 +9,7 @@ from testing.targets.kafka_kit import kafka_at_least_once_kit, kafka_kit
 from testing.targets.kit import MakeKit
 from testing.targets.lake_kit import delta_kit, iceberg_kit
 from testing.targets.storage_kit import folder_kit, memory_kit
+from testing.targets.written_kit import written_kit
 
 FILE_KITS: dict[str, MakeKit] = {"file": folder_kit, "memory": memory_kit}
 """Targets that are files: what is said of names, bytes and numbers holds for these."""
@@ -23,4 +24,5 @@ KITS: dict[str, MakeKit] = {
     "iceberg": iceberg_kit,
     "kafka": kafka_kit,
     "kafka-at-least-once": kafka_at_least_once_kit,
+    "written": written_kit,
 }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,19 +14,19 @@ from penstock.model.errors import PenstockError
 from penstock.sink.catalog import _kind, check_target, open_maintainer, schemes, settings_of
 from penstock.target.storage import unfenced
 from testing.paths.whole_path import WholePath
+from testing.targets.written_kit import events_of, written_modules
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-a-target.md"
 SETUP = ["CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, v VARCHAR(40))"]
 
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put the folder of the page beside the others."""
-    first, *rest = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    first, rest = written_modules()
     folder = tmp_path / "sink" / "lines"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(first, encoding="utf-8")
-    (folder / "kind.py").write_text("\n\n".join(rest), encoding="utf-8")
+    (folder / "kind.py").write_text(rest, encoding="utf-8")
     monkeypatch.setattr(penstock.sink, "__path__", [*penstock.sink.__path__, str(folder.parent)])
     schemes.cache_clear()
     yield
@@ -60,12 +58,11 @@ def test_what_the_page_says_works(tmp_path: Path) -> None:
         path.drain()
         checkpoint_ts = path.feed.checkpoint_ts()
     rows: dict[int, str] = {}
-    for file in sorted(folder.glob("*.jsonl"), key=lambda one: int(one.stem.rpartition("-")[2])):
-        for event in map(json.loads, file.read_text().splitlines()):
-            row = event["after"] or event["before"]
-            if event["op"] == "d":
-                del rows[row["id"]]
-            else:
-                rows[row["id"]] = row["v"]
+    for event in events_of(folder):
+        row = event["after"] or event["before"]
+        if event["op"] == "d":
+            del rows[row["id"]]
+        else:
+            rows[row["id"]] = row["v"]
     assert rows == {1: "changed", 3: "three"}
     assert int((folder / "checkpoint").read_text()) == checkpoint_ts

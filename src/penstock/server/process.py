@@ -54,6 +54,7 @@ from penstock.server.sources.sources import SourcedRuns, Sources, captured_elsew
 from penstock.sink.catalog import open_maintainer
 from penstock.sink.contract import SinkMaintainer
 from penstock.sink.metrics import SinkMetricsCollector
+from penstock.target.kind import NO_RUN, SinkRun
 from penstock.target.storage import Guard
 
 log = logging.getLogger(__name__)
@@ -240,7 +241,7 @@ class ServerProcess:
 
         def open_target(sink: SinkConfig, guard: Guard) -> SinkMaintainer:
             # Somebody waits for the answer.
-            return _open_target(connections.resolve(sink), guard, config.api.target_timeout_s)
+            return _open_target(connections.resolve(sink), guard, NO_RUN, config.api.target_timeout_s)
 
         policy = SinkPolicy(config.sink_allow, directory.path, connections.resolve)
         return FeedCreator(meta, sources, open_target, policy, viewer)
@@ -318,5 +319,5 @@ def _flush_interval_s(feed: FeedRecord) -> float:
     return FeedDocument.of(feed).feed_config().settings.flush_interval_s
 
 
-def _open_target(sink: SinkConfig, guard: Guard, answer_s_max: float | None = None) -> SinkMaintainer:
-    return open_maintainer(sink.uri, sink.options, guard, answer_s_max)
+def _open_target(sink: SinkConfig, guard: Guard, run: SinkRun, answer_s_max: float | None = None) -> SinkMaintainer:
+    return open_maintainer(sink.uri, sink.options, guard, answer_s_max, run)

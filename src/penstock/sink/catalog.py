@@ -97,6 +97,13 @@ def open_state(uri: str, options: Mapping[str, Any]) -> TargetState:
     return kind_of(uri).make_state(uri, options)
 
 
+def is_readable(uri: str) -> bool:
+    """Return whether what a target holds can be read back, so that a feed finds what differs from it."""
+    from penstock.sink.kind import TargetKind
+
+    return type(kind_of(uri)).make_state is not TargetKind.make_state
+
+
 def open_tables(uri: str, options: Mapping[str, Any]) -> TargetTables:
     """Return the tables of a target that holds such, for verification."""
     return kind_of(uri).make_tables(uri, options)

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from penstock.config.sink_policy import place_of
-from penstock.config.tree import FeedConfig, dump_feed_config, flatten, load_feed_config
-from penstock.ddl.compose import create_text
+from penstock.config.tree import FeedConfig, SinkConfig, dump_feed_config, flatten, load_feed_config
+from penstock.ddl.compose import create_text, table_text
 from penstock.feed.window.assignment import Dispatcher, assign_dispatchers
 from penstock.feed.window.following import first_dispatchers, from_record, to_record, with_other_rules
 from penstock.meta.database import MetaDatabase
@@ -33,7 +33,7 @@ from penstock.server.feeds.capture import dispatchers_of
 from penstock.server.feeds.creation import FeedDocument, TargetMove, claimant
 from penstock.settings.loader import Problems, merge
 from penstock.settings.masking import mask_tree, mask_uri
-from penstock.sink.catalog import kind_of, settings_of
+from penstock.sink.catalog import is_readable, kind_of, settings_of
 from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.target.kind import TargetSettings
@@ -181,12 +181,17 @@ class Adoption:
         upstream: Upstream,
         open_target: Callable[[FeedRecord, FeedConfig, int], SinkMaintainer],
         close_target: Callable[[FeedRecord, int], str] = lambda _feed, _epoch: "",
+        resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
     ) -> None:
-        """``open_target`` opens the target of a feed under an epoch; ``close_target`` publishes what is committed, or says why not."""
+        """``open_target`` opens the target of a feed under an epoch; ``close_target`` publishes what is committed, or says why not.
+
+        ``resolve`` gives what a named connection stands for.
+        """
         self._meta = meta
         self._upstream = upstream
         self._open_target = open_target
         self._close_target = close_target
+        self._resolve = resolve
 
     def adopt(self, feed: FeedRecord, epoch: int) -> FeedRecord:
         """Return a feed with the configuration that it was altered to; as it is where it was not, or has a window to finish first."""
@@ -322,19 +327,32 @@ class Adoption:
         return {table_id: tuple(found) for table_id, found in last.items()}
 
     def _tell_target(self, feed: FeedRecord, config: FeedConfig, after: Sequence[Dispatcher], ts: int, epoch: int) -> None:
-        """Tell the target of tables that took the name of one that it has rows of: those are no rows of theirs."""
-        coming = {d.id.table_id for d in after if d.with_state}
+        """Tell the target of tables that took the name of one that it has rows of: those are no rows of theirs.
+
+        One that comes back to a target that is not compared with it is told to be empty before its state: what went while it was out,
+        nothing else tells. Both are told at the checkpoint, behind every DDL that was told before.
+        """
+        coming = {d.id.table_id for d in after if d.with_state and d.begin_ts == ts and not d.returns}
         if not coming:
             return
         former = self._meta.former_dispatchers(feed.name)
-        fresh, names = coming - {one.table_id for one in former}, {(one.db_name, one.table_name) for one in former}
+        known, names = {one.table_id for one in former}, {(one.db_name, one.table_name) for one in former}
+        known |= {d.id.table_id for d in dispatchers_of(self._meta, feed.name, FeedDocument.of(feed))}
         # One that is made after the ts is told of by its own DDL.
-        there = [t for t in self._tables_at(ts, TablePatterns(config.tables)) if t.version <= ts]
-        tables = [t for t in there if t.table_id in fresh and (t.schema, t.table) in names]
-        if tables:
+        there = [t for t in self._tables_at(ts, TablePatterns(config.tables)) if t.version <= ts and t.table_id in coming]
+        told = [_told(ts, DdlType.CREATE_TABLE, t) for t in there if t.table_id not in known and (t.schema, t.table) in names]
+        if not is_readable(self._resolve(config.target).uri):
+            told += [_told(ts, DdlType.TRUNCATE_TABLE, t) for t in there if t.table_id in known]
+        if told:
             target = self._open_target(feed, config, epoch)
-            for table in tables:
-                target.write_block_event(DdlEvent(table.version, DdlType.CREATE_TABLE, create_text(table), table.schema, (table,)))
+            for event in told:
+                target.write_block_event(event)
+
+
+def _told(ts: int, kind: DdlType, table: TableSchema) -> DdlEvent:
+    """Return a DDL that nobody made, in which a table begins without rows at a ts."""
+    text = create_text(table) if kind is DdlType.CREATE_TABLE else f"TRUNCATE TABLE {table_text((table.schema, table.table))}"
+    return DdlEvent(ts, kind, text, table.schema, (table,))
 
 
 def _coming(table: TableSchema, former: Sequence[Dispatcher], upstream: Upstream, ts: int) -> list[Dispatcher]:

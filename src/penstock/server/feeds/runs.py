@@ -39,6 +39,7 @@ from penstock.sink.contract import SinkMaintainer
 from penstock.source.contract import Capability, Upstream
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress
+from penstock.target.kind import SinkRun
 from penstock.target.storage import Guard, unfenced
 
 
@@ -157,7 +158,7 @@ class SparkFeedRunFactory:
         log_service: LogService,
         store: ColumnarEventStore,
         address: FlightAddress,
-        open_target: Callable[[SinkConfig, Guard], SinkMaintainer],
+        open_target: Callable[[SinkConfig, Guard, SinkRun], SinkMaintainer],
         resolve: Callable[[SinkConfig], SinkConfig] = lambda sink: sink,
         receivers: Receivers | None = None,
     ) -> None:
@@ -177,7 +178,7 @@ class SparkFeedRunFactory:
 
     def prepare(self, feed: FeedRecord, epoch: int) -> FeedRecord:
         """Let the configuration hold that a feed was altered to, and capture no more what no feed has any more."""
-        prepared = Adoption(self._meta, self._upstream, self._maintainer, self._close_target).adopt(feed, epoch)
+        prepared = Adoption(self._meta, self._upstream, self._maintainer, self._close_target, self._resolve).adopt(feed, epoch)
         if prepared is not feed:
             self._let_go()
         return prepared
@@ -196,7 +197,7 @@ class SparkFeedRunFactory:
 
     def _maintainer(self, feed: FeedRecord, config: FeedConfig, epoch: int) -> SinkMaintainer:
         fence = OwnerFence(feed.name, epoch, self._meta.check_owner, fresh_s=0.0)
-        return self._open_target(self._resolve(config.target), fence)
+        return self._open_target(self._resolve(config.target), fence, SinkRun(feed.name, epoch))
 
     def create(self, feed: FeedRecord, epoch: int) -> CapturedFeedRun:
         """Return a run of a feed under an epoch, its target claimed."""

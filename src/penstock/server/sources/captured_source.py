@@ -50,6 +50,7 @@ from penstock.source.single_log import has_log
 from penstock.store.event_store import ColumnarEventStore
 from penstock.store.flight.address import FlightAddress, write_address
 from penstock.store.objects.owner_chain import OwnerChain
+from penstock.target.kind import SinkRun
 from penstock.target.storage import Guard
 
 
@@ -70,7 +71,7 @@ class Surroundings:
     meta: MetaDatabase
     jobs: Jobs
     clock: Clock
-    open_target: Callable[[SinkConfig, Guard], SinkMaintainer]
+    open_target: Callable[[SinkConfig, Guard, SinkRun], SinkMaintainer]
     resolve: Callable[[SinkConfig], SinkConfig]
     runs_here: Callable[[str], bool]
     verifying: threading.Lock

@@ -28,7 +28,7 @@ from penstock.model.ddl import DdlEvent
 from penstock.model.errors import InvariantError
 from penstock.model.finding import Finding
 from penstock.model.table import TableSchema
-from penstock.sink.console.lines import Look, change_line, ddl_line, more_line
+from penstock.sink.console.lines import Look, change_line, ddl_line, more_line, shortened
 from penstock.sink.contract import DispatcherId, DispatcherResult, DispatcherWork, DmlEvent, TaskReport
 from penstock.sink.kind import TargetKind
 from penstock.sink.options import read_options
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from penstock.target.storage import Guard
 
 _MESSAGE_BYTES_MAX = 256 << 10
+_ROW_CHARS_MAX = 4 << 10
+"""A row that is larger tells no more than its line shows."""
 _FORMAT = DataFormat(Protocol.DEBEZIUM, debezium=DebeziumSettings())
 
 
@@ -92,9 +94,10 @@ class _Tail:
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What a task tells of a dispatcher: changes as lines of JSON, and DDLs."""
+    """What a task tells of a dispatcher: changes as lines of JSON, the columns that name a row, and DDLs."""
 
     changes: str
+    key: tuple[str, ...] = ()
     ddls: tuple[DdlEvent, ...] = ()
 
 
@@ -144,7 +147,7 @@ class ConsoleSink:
         for table, records in tail.prepared.finish():
             tail.keep(table, records, self._settings.rows)
         del self._open[dispatcher]
-        message = msgspec.json.encode(_Told(_changes(tail), tuple(tail.ddls))) if tail.rows or tail.ddls else b""
+        message = msgspec.json.encode(_Told(_changes(tail), _key(tail), tuple(tail.ddls))) if tail.rows or tail.ddls else b""
         return DispatcherResult(dispatcher, {}, tail.rows, tail.nbytes, message=message)
 
     def on_failure(self, callback: Callable[[], None]) -> None:
@@ -190,17 +193,17 @@ class ConsoleMaintainer:
 
     def record_window(self, from_ts: int, to_ts: int, results: Sequence[DispatcherResult]) -> None:
         """Print the last changes of a window, in the order of their commits."""
-        found: list[tuple[int, str]] = []
+        found: list[tuple[int, str, int]] = []
         for told in (msgspec.json.decode(result.message, type=_Told) for result in results if result.message):
             # Texts of rows may have other line breaks, which stand in JSON as they are.
             events = [json.loads(line) for line in told.changes.split("\n") if line]
-            found += [(int(event["source"]["commit_ts"]), change_line(event, self._look)) for event in events]
-            found += [(ddl.commit_ts, ddl_line(ddl, self._look)) for ddl in told.ddls]
-        found.sort(key=lambda one: one[0])
-        lines = [line for _, line in found[-self._settings.rows :]]
-        rows = sum(result.rows for result in results)
-        if rows > self._settings.rows:
-            lines.insert(0, more_line(rows, len(lines), self._look))
+            found += [(int(event["source"]["commit_ts"]), change_line(event, self._look, told.key), 1) for event in events]
+            found += [(ddl.commit_ts, ddl_line(ddl, self._look), 0) for ddl in told.ddls]
+        found = sorted(found, key=lambda one: one[0])[-self._settings.rows :]
+        lines = [line for _, line, _ in found]
+        rows, shown = sum(result.rows for result in results), sum(row for _, _, row in found)
+        if rows > shown:
+            lines.insert(0, more_line(rows, shown, self._look))
         self._print(lines)
 
     def publish_checkpoint(self, checkpoint_ts: int, not_covered: Mapping[str, str] | None = None) -> None:
@@ -261,12 +264,18 @@ def _changes(tail: _Tail) -> str:
     space = ByteSpace()
     for table, records in tail.kept:
         encode_into(table, records, _FORMAT.debezium, space)
-    lines = space.getvalue().decode().split("\n")[:-1]
+    key = _key(tail)
+    lines = [line if len(line) <= _ROW_CHARS_MAX else shortened(line, key) for line in space.getvalue().decode().split("\n")[:-1]]
     size, first = 0, len(lines)
     while first and size + len(lines[first - 1]) < _MESSAGE_BYTES_MAX:
         first -= 1
         size += len(lines[first])
     return "\n".join(lines[first:])
+
+
+def _key(tail: _Tail) -> tuple[str, ...]:
+    """Return the names of the columns that name a row, as the newest version has them."""
+    return tuple(column.name for column in tail.kept[-1][0].handle_columns) if tail.kept else ()
 
 
 KIND = ConsoleKind()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from penstock.model.ddl import DdlEvent
@@ -26,21 +26,39 @@ class Look(NamedTuple):
     width: int = 0
 
 
-def change_line(event: Mapping[str, Any], look: Look) -> str:
-    """Return the line of a change, which stands as Debezium has it; of an update the values that it changed."""
+def change_line(event: Mapping[str, Any], look: Look, key: Collection[str] = ()) -> str:
+    """Return the line of a change, which stands as Debezium has it; of an update the row's key and the values that it changed."""
     mark, colour = _MARKS[event["op"]]
     before, after = event["before"] or {}, event["after"] or {}
     row = after or before
     if event["op"] == "u" and before:
         values = [
             f"{name}={_shown(value)}" if before.get(name) == value else f"{name}={_shown(before.get(name))} -> {_shown(value)}"
-            for at, (name, value) in enumerate(row.items())
-            if at == 0 or before.get(name) != value
+            for name, value in row.items()
+            if _tells(name, row, before, key)
         ]
     else:
         values = [f"{name}={_shown(value)}" for name, value in row.items()]
     source = event["source"]
     return _line(source["commit_ts"], f"{mark} {source['db']}.{source['table']} {' '.join(values)}", colour, look)
+
+
+def shortened(text: str, key: Collection[str]) -> str:
+    """Return a change in JSON without what its line does not show: the rest of long values, and columns behind the line's end."""
+    event = json.loads(text)
+    before, after = event["before"] or {}, event["after"] or {}
+    row, size, kept = after or before, 0, {}
+    for name, value in row.items():
+        if not (before and after) or _tells(name, row, before, key):
+            # What was changed behind the cut stays changed.
+            kept[name] = "" if before.get(name, value) == value else "~"
+            size += len(name) + min(len(str(value)), _VALUE_CHARS_MAX)
+        if size > _LINE_CHARS_MAX:
+            break
+    for side, mark in (("before", ""), ("after", "~")):
+        if event[side]:
+            event[side] = {name: _cut(event[side].get(name), mark and changed) for name, changed in kept.items()}
+    return json.dumps(event, ensure_ascii=False)
 
 
 def ddl_line(event: DdlEvent, look: Look) -> str:
@@ -76,6 +94,16 @@ def _fitting(text: str, width: int) -> str:
         if places < width - 1:
             kept = at + 1
     return text
+
+
+def _tells(name: str, row: Mapping[str, Any], before: Mapping[str, Any], key: Collection[str]) -> bool:
+    """Return whether a column of an update is shown: it was changed, or says which row it is."""
+    return before.get(name) != row[name] or (name in key if key else name == next(iter(row)))
+
+
+def _cut(value: Any, mark: str) -> Any:
+    is_long = isinstance(value, str) and len(value) > _VALUE_CHARS_MAX
+    return value[:_VALUE_CHARS_MAX] + mark if is_long else value
 
 
 def _shown(value: Any) -> str:

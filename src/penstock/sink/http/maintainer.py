@@ -10,9 +10,9 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from penstock.model.clock import Clock, SystemClock, system_random
-from penstock.model.ddl import DdlEvent
+from penstock.model.ddl import DdlEvent, DdlType
 from penstock.model.errors import PenstockError
-from penstock.sink.contract import DispatcherResult
+from penstock.sink.contract import DispatcherId, DispatcherResult
 from penstock.sink.http.connection import Connection
 from penstock.sink.http.dead_letters import DeadLetters
 from penstock.sink.http.delivery import Delivery
@@ -20,6 +20,8 @@ from penstock.sink.http.messages import DDL_LANE, Message, Place, checkpoint_mes
 from penstock.sink.http.settings import Address, HttpSettings
 from penstock.target.storage import Guard
 
+_BEGINS = frozenset({DdlType.CREATE_TABLE, DdlType.TRUNCATE_TABLE})
+_LAST_NUMBER = 99_999_999
 _NOT_THERE = frozenset({429, 502, 503, 504})
 """Answers of somebody before the address, or of one that is busy. Any other says that it is there, whatever it thinks of HEAD."""
 
@@ -59,12 +61,7 @@ class HttpMaintainer:
         """Post a DDL; return the id of its message."""
         if not self._settings.ddl:
             return ()
-        content = event.to_json()
-        if content not in self._written:
-            # Parts of one DDL have one ts: a number tells them apart, and a repeated one keeps its own.
-            number = self._numbers[event.commit_ts] = self._numbers.get(event.commit_ts, 0) + 1
-            self._written[content] = sequence_of(event.commit_ts, number)
-        message = ddl_message(self._settings, Place(self._feed, DDL_LANE, self._written[content]), event)
+        message = ddl_message(self._settings, self._place(event), event)
         self._post(message)
         return (message.id,)
 
@@ -79,6 +76,20 @@ class HttpMaintainer:
     def published_ts(self) -> int:
         """Return that none can be read."""
         return 0
+
+    def _place(self, event: DdlEvent) -> Place:
+        """Return the lane and sequence of a DDL, the same however often it comes."""
+        made = [table for table in event.tables if table.version == event.commit_ts]
+        if event.type in _BEGINS and event.tables and not made:
+            # A table that was made before comes into the feed. Others may be told at the same ts, and are not known here: the lane is
+            # that of its own DDLs, behind all that it had so far.
+            return Place(self._feed, f"{DispatcherId(event.tables[0].table_id)}/{DDL_LANE}", sequence_of(event.commit_ts, _LAST_NUMBER))
+        content = event.to_json()
+        if content not in self._written:
+            # Parts of one DDL have one ts: a number tells them apart, and a repeated one keeps its own.
+            number = self._numbers[event.commit_ts] = self._numbers.get(event.commit_ts, 0) + 1
+            self._written[content] = sequence_of(event.commit_ts, number)
+        return Place(self._feed, DDL_LANE, self._written[content])
 
     def _post(self, message: Message) -> None:
         letters = None

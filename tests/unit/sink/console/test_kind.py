@@ -89,6 +89,44 @@ def test_a_tail_is_bounded() -> None:
     assert printed(window()) == []
 
 
+def test_a_row_that_is_larger_than_a_message_is_shown_all_the_same() -> None:
+    long = "x" * 300_000
+    changes = rows((1, Op.INSERT, 1, long), (2, Op.BEFORE, 1, long), (2, Op.UPDATE, 1, long + "y"), (3, Op.INSERT, 2, "short"))
+    shown = f'"{"x" * 59}…'
+    assert [line.split(" ", 1)[1] for line in printed(window(changes))] == [
+        f"+ shop.orders id=1 note={shown}",
+        f"~ shop.orders id=1 note={shown} -> {shown}",
+        '+ shop.orders id=2 note="short"',
+    ]
+
+
+def test_a_table_of_many_long_columns_says_how_many_rows_are_not_shown() -> None:
+    columns = (COLUMNS[0], *(Column(2 + at, f"n{at}", COLUMNS[1].type) for at in range(900)))
+    table = TableSchema(7, "shop", "wide", 1, columns)
+    sink = open_sink("console:", {"rows": "1000"}, None)
+    sink.open_dispatcher(DispatcherWork(WHOLE, table, 1, T0 << 1))
+    count = 1_000
+    arrays = [pa.array([T0 + at for at in range(count)], pa.uint64()), pa.array([Op.INSERT] * count, pa.uint8())]
+    arrays += [pa.array([b"%d" % at for at in range(count)], pa.binary()), pa.array(range(count), pa.int64())]
+    arrays += [pa.array(["v" * 90] * count, pa.string())] * 900
+    records = pa.RecordBatch.from_arrays(arrays, ["_ts", "_op", "_key", *(column.field_name for column in columns)])
+    sink.add_dml_event(DmlEvent(WHOLE, table, records))
+    result = sink.close_dispatcher(WHOLE)
+    lines = printed(result, ConsoleSettings(rows=1_000))
+    assert len(result.message) < 300_000
+    assert lines[0] == f"  … the last {len(lines) - 1} of 1,000 rows"
+    assert f"id={count - 1} n0=" in lines[-1]
+
+
+def test_an_update_tells_which_row_it_is_by_its_key() -> None:
+    table = TableSchema(7, "shop", "orders", 1, (Column(2, "note", COLUMNS[1].type), COLUMNS[0]))
+    sink = open_sink("console:", {}, None)
+    sink.open_dispatcher(DispatcherWork(WHOLE, table, 1, T0 << 1))
+    records = rows((1, Op.BEFORE, 4, "a"), (1, Op.UPDATE, 4, "b")).select(["_ts", "_op", "_key", "c2", "c1"])
+    sink.add_dml_event(DmlEvent(WHOLE, table, records))
+    assert printed(sink.close_dispatcher(WHOLE)) == ['22:13:20.000 ~ shop.orders note="a" -> "b" id=4']
+
+
 HOSTILE = "\x1b]0;title\x07\x9b2J\u202e\u2028\x85\x0b\x1c\u200f\r\b\x7f"
 
 
