@@ -15,14 +15,13 @@ from typing import Any
 
 from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
-from penstock.model.table_pattern import pattern_problems
+from penstock.model.table_pattern import is_pattern, pattern_problems
 from penstock.settings.loader import Problems, dump, merge, read
 from penstock.sink.catalog import settings_of
 from penstock.target.kind import TargetSettings
 from penstock.target.settings import Atomicity, StorageSinkSettings
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
-_PATTERN = re.compile(r"[^.\s]+\.[^\s]+")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class FeedConfig:
         found += [
             (f"tables[{at}]", f"must look like database.table or database.*, not {pattern!r}")
             for at, pattern in enumerate(self.tables)
-            if not _PATTERN.fullmatch(pattern)
+            if not is_pattern(pattern)
         ]
         return found
 
