@@ -67,9 +67,7 @@ def test_a_whole_name_is_a_pattern_of_that_table_alone(schema: str, table: str) 
     assert TablePatterns(("*.*", f"!{pattern}")).match(schema, table + "x")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "shop", "shop.", ".", ".shop", "!shop", " shop.a", "shop.a ", "a.b\n", "`shop", "`shop`", "a\tb.c"]
-)
+@pytest.mark.parametrize("text", ["", "shop", "shop.", ".", ".shop", "!shop", " shop.a", "shop.a ", "a.b\n", "`shop", "`shop`", "a\tb.c"])
 def test_what_is_no_pattern(text: str) -> None:
     assert not is_pattern(text)
 
