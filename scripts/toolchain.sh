@@ -22,6 +22,11 @@ BROWSER_PACKAGE=chromium
 # Where the system begins; a test gives it a folder.
 system=${PENSTOCK_SETUP_SYSTEM:-}
 
+# Where the folder's name has letters that are not ASCII, Python must know UTF-8 before it can read where its packages are.
+case $PWD/${BASH_SOURCE[0]}:${LC_ALL:-${LC_CTYPE:-${LANG:-C}}} in
+  *[!\ -~]*:C | *[!\ -~]*:POSIX) export LC_ALL=C.UTF-8 ;;
+esac
+
 say() { printf 'setup: %s\n' "$*"; }
 
 fail() {

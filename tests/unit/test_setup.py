@@ -294,6 +294,15 @@ def test_a_package_that_others_only_mention_is_no_candidate(machine: Machine) ->
     assert machine.asks("first_candidate openjdk-17-jre-headless openjdk-21-jre-headless") == "openjdk-21-jre-headless"
 
 
+@pytest.mark.parametrize(
+    ("folder", "given", "holds"),
+    [("Übung eins", "C", "C.UTF-8"), ("Übung eins", "POSIX", "C.UTF-8"), ("plain", "C", "C"), ("Übung eins", "de_DE.UTF-8", "de_DE.UTF-8")],
+)
+def test_a_folder_with_umlauts_is_read_by_a_python_that_knows_utf_8(tmp_path: Path, folder: str, given: str, holds: str) -> None:
+    (tmp_path / folder).mkdir()
+    assert Machine(tmp_path / folder).asks('echo "$LC_ALL"', LC_ALL=given) == holds
+
+
 def interrupt(machine: Machine, number: signal.Signals, wait_for: str, after: Callable[[], None] = lambda: None) -> tuple[int, str, str]:
     """Signal set-up's whole process group, as a terminal does, once a program wrote a line down; return how it ended."""
     # Whoever runs the tests in the background may have had signals ignored, and a shell cannot trap those.
