@@ -1,12 +1,14 @@
 """Starts Spark's JVM so that what it writes to standard error becomes records of this process's log.
 
 The JVM writes lines of its own: what Java says of itself, what Spark logs, and what Python workers print. Invariants: each line is one
-record, in the order in which they were written; what Java and Spark say at every start is told at debug only.
+record, in the order in which they were written; what Java and Spark say at every start is told at debug only. Where standard error has
+become another file since the JVM was started, as at the end of a demo, its lines go to the one that it would have written to.
 Runs in a process that starts Spark.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -36,7 +38,7 @@ def start_jvm(conf: Mapping[str, str]) -> None:
     for key, value in conf.items():
         asked.set(key, value)
     end, other_end = os.pipe()
-    threading.Thread(target=_tell, args=(end,), name="spark-jvm-output", daemon=True).start()
+    threading.Thread(target=_tell, args=(end, os.dup(2)), name="spark-jvm-output", daemon=True).start()
     try:
         gateway = launch_gateway(asked, {"stderr": other_end})  # type: ignore[no-untyped-call]
     finally:
@@ -44,11 +46,17 @@ def start_jvm(conf: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _tell(end: int) -> None:
+def _tell(end: int, stderr: int) -> None:
     level = logging.WARNING
     with open(end, encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:
-            level = tell_line(line.rstrip("\r\n"), level)
+            # Nobody may read either of them any more; the JVM does not wait for that.
+            with contextlib.suppress(OSError):
+                if os.path.sameopenfile(stderr, 2):
+                    level = tell_line(line.rstrip("\r\n"), level)
+                else:
+                    os.write(stderr, line.encode())
+    os.close(stderr)
 
 
 def tell_line(line: str, level: int = logging.WARNING) -> int:

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,20 @@ def test_everything_that_spark_writes_is_in_the_log() -> None:
     assert spark[0] == ("debug", "WARNING: Using incubator modules: jdk.incubator.vector")
     assert spark[-2:] == [("warning", "by the JVM itself"), ("error", "by its log")]
     assert not [text for _, text in spark if "log level" in text], "Spark has no other level than it is asked for"
+
+
+ELSEWHERE = """
+import os, sys
+from penstock.feed.spark.session import SparkSettings, close_session, open_session
+session = open_session(SparkSettings(master="local[1]"))
+os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), 2)
+session.sparkContext._jvm.java.lang.System.err.println("after the end of a demo")
+close_session(session)
+"""
+
+
+def test_where_standard_error_is_another_file_by_then_it_stays_clean(tmp_path: Path) -> None:
+    later = tmp_path / "later"
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE, later], capture_output=True, text=True, check=True, env=os.environ, timeout=240)
+    assert later.read_text() == ""
+    assert "after the end of a demo\n" in done.stderr
