@@ -80,8 +80,8 @@ walk() {
   if [ "$(id -u)" = 0 ]; then as_root=" --user=root"; fi
   mkdir -p "$home"
   cat > "$home/rc" << RC
-export HOME=$home PENSTOCK_SERVER=http://127.0.0.1:$http HISTFILE= PATH=\$PATH:/usr/sbin
-. $root/.venv/bin/activate
+export HOME='$home' PENSTOCK_SERVER=http://127.0.0.1:$http HISTFILE= PATH=\$PATH:/usr/sbin
+. "$root/.venv/bin/activate"
 PS1='\#: exit \$? \$ ' PS2=
 cd
 RC

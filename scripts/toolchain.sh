@@ -22,6 +22,11 @@ BROWSER_PACKAGE=chromium
 # Where the system begins; a test gives it a folder.
 system=${PENSTOCK_SETUP_SYSTEM:-}
 
+# Where the folder's name has letters that are not ASCII, Python must know UTF-8 before it can read where its packages are.
+case $PWD/${BASH_SOURCE[0]}:${LC_ALL:-${LC_CTYPE:-${LANG:-C}}} in
+  *[!\ -~]*:C | *[!\ -~]*:POSIX) export LC_ALL=C.UTF-8 ;;
+esac
+
 say() { printf 'setup: %s\n' "$*"; }
 
 fail() {
@@ -40,7 +45,10 @@ logged() {
   mkdir -p "$(dirname "$log")"
   printf '\n== %s\n' "$*" >>"$log"
   set -m
-  "$@" >>"$log" 2>&1 </dev/null &
+  (
+    trap 'apt_wait_s=0' USR1
+    "$@"
+  ) >>"$log" 2>&1 </dev/null &
   pid=$!
   set +m
   trap 'interrupted "$pid" "$what"' INT TERM HUP
@@ -58,7 +66,9 @@ logged() {
 interrupted() {
   trap '' INT TERM HUP
   case $2 in
-    as_root | install_servers)
+    apt_get | apt_get_install | install_servers)
+      # One that waits for somebody else's lock waits no more.
+      kill -USR1 "$1" 2>/dev/null || true
       say "apt-get is let finish; then this ends"
       wait "$1" || true
       ;;
@@ -123,12 +133,31 @@ python_package() {
   printf '%s\n' "${PYTHON_PACKAGES[0]}"
 }
 
+# How long another apt-get, such as that of automatic upgrades, may have the locks.
+apt_wait_s=${PENSTOCK_SETUP_APT_WAIT:-300}
+
+# apt_get ARGUMENTS...: runs apt-get as root, once nobody else has its locks. By itself it would wait for dpkg's at most, not for those of its lists.
+apt_get() {
+  local began=$SECONDS told rc
+  while :; do
+    rc=0
+    { told=$(as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l apt-get "$@" -q 2>&1 >&3) || rc=$?; } 3>&1
+    [ -z "$told" ] || printf '%s\n' "$told"
+    case $rc:$told in
+      0:*) return 0 ;;
+      *"Could not get lock"*) [ $((SECONDS - began)) -lt "$apt_wait_s" ] || return "$rc" ;;
+      *) return "$rc" ;;
+    esac
+    sleep 1
+  done
+}
+
 apt_updated=no
 
 apt_update() {
   [ "$apt_updated" = no ] || return 0
   say "refreshing the package index"
-  logged as_root apt-get update -q -o DPkg::Lock::Timeout=120 || fail_logged "apt-get update failed" "Check the package sources and the network."
+  logged apt_get update || fail_logged "apt-get update failed" "Check the package sources and the network."
   apt_updated=yes
 }
 
@@ -144,10 +173,7 @@ apt_install() {
   logged apt_get_install "$@" || fail_logged "apt-get could not install $*" "Check the package sources and the network."
 }
 
-apt_get_install() {
-  as_root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l apt-get install -y -q --no-install-recommends \
-    -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 "$@"
-}
+apt_get_install() { apt_get install -y --no-install-recommends -o Dpkg::Use-Pty=0 "$@"; }
 
 # install_servers PACKAGE...: installs packages of which some bring a service: none is started, PostgreSQL's makes no cluster and is not enabled.
 install_servers() {

@@ -5,6 +5,7 @@ A program that is not on this machine is ``MISSING_DEPENDENCY`` and names its De
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import ssl
@@ -38,6 +39,12 @@ _GIVEN_BY_THE_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORTS = 12_000
 _held: list[socket.socket] = []
 """Names that this process holds, one for each port that it was told."""
+
+
+@atexit.register
+def _release() -> None:
+    for name in _held:
+        name.close()
 
 
 def free_port(neighbour: int = 0) -> int:

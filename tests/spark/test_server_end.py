@@ -52,7 +52,7 @@ def test_a_dead_jvm_ends_the_server_with_its_own_exit_code(upstream, waiting, tm
 def test_a_jvm_that_dies_while_the_server_starts_is_named(upstream, waiting, tmp_path: Path) -> None:
     with start(upstream.uri, tmp_path) as server:
         waiting.until("the JVM", lambda: "java" in children(server.pid), explain=lambda: server.output)
-        server.wait_for("Setting default log level", 240)
+        server.wait_for("opening the event store", 240)
         os.kill(children(server.pid)["java"], signal.SIGKILL)
         assert server.wait(120) in {2, 4}
         assert "[SPARK_LOST]" in server.output or "[SPARK_UNAVAILABLE]" in server.output

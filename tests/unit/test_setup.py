@@ -180,7 +180,7 @@ def test_everything_is_installed_at_once_and_no_service_may_start_meanwhile(mach
     update, install, services = machine.lines
     assert update.startswith("apt-get update ")
     assert install.startswith("apt-get install -y ")
-    assert install.endswith(" openjdk-21-jre-headless")
+    assert install.endswith(" openjdk-21-jre-headless -q")
     assert services == "services: exit 101", "no, says it to whoever would start one"
     assert not machine.policy.exists()
     assert not (machine.clone / ".venv").exists()
@@ -196,6 +196,32 @@ def test_where_apt_fails_its_last_lines_are_shown_and_services_may_start_again(m
     assert "setup: error: apt-get could not install openjdk-21-jre-headless\n" in done.stderr
     assert machine.lines == ["apt-get update", "apt-get install"]
     assert not machine.policy.exists()
+
+
+APT_WHOSE_LOCK_IS_TAKEN = """told "apt-get $1"
+if [ "$(wc -l <"$HOME/told")" -le "${TAKEN:-999999}" ]; then
+  echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)" >&2
+  exit 100
+fi
+echo "E: no such host" >&2
+exit 100
+"""
+
+
+def test_another_apt_get_is_waited_for_and_another_failure_is_not(machine: Machine) -> None:
+    machine.has_debian("trixie", APT_WHOSE_LOCK_IS_TAKEN)
+    machine.has_python()
+    done = machine.setup("run", TAKEN="2")
+    assert (done.returncode, machine.lines) == (2, ["apt-get update"] * 3)
+    assert "  | E: no such host\n" in done.stderr
+
+
+def test_another_apt_get_is_waited_for_so_long_and_no_longer(machine: Machine) -> None:
+    machine.has_debian("trixie", APT_WHOSE_LOCK_IS_TAKEN)
+    machine.has_python()
+    done = machine.setup("run", TAKEN="99", PENSTOCK_SETUP_APT_WAIT="0")
+    assert (done.returncode, machine.lines) == (2, ["apt-get update"])
+    assert "It is held by process 7 (apt-get)" in done.stderr
 
 
 def test_what_no_package_brings_is_told(machine: Machine) -> None:
@@ -266,6 +292,15 @@ def test_a_package_that_others_only_mention_is_no_candidate(machine: Machine) ->
     assert machine.asks("candidate openjdk-17-jre-headless") == ""
     machine.has_debian("trixie")
     assert machine.asks("first_candidate openjdk-17-jre-headless openjdk-21-jre-headless") == "openjdk-21-jre-headless"
+
+
+@pytest.mark.parametrize(
+    ("folder", "given", "holds"),
+    [("Übung eins", "C", "C.UTF-8"), ("Übung eins", "POSIX", "C.UTF-8"), ("plain", "C", "C"), ("Übung eins", "de_DE.UTF-8", "de_DE.UTF-8")],
+)
+def test_a_folder_with_umlauts_is_read_by_a_python_that_knows_utf_8(tmp_path: Path, folder: str, given: str, holds: str) -> None:
+    (tmp_path / folder).mkdir()
+    assert Machine(tmp_path / folder).asks('echo "$LC_ALL"', LC_ALL=given) == holds
 
 
 def interrupt(machine: Machine, number: signal.Signals, wait_for: str, after: Callable[[], None] = lambda: None) -> tuple[int, str, str]:
@@ -345,6 +380,13 @@ def test_ctrl_c_lets_apt_finish_and_services_may_start_again(machine: Machine) -
     assert out.splitlines()[-1] == "setup: apt-get is let finish; then this ends"
     assert machine.lines[-1] == "installed"
     assert not machine.policy.exists()
+
+
+def test_ctrl_c_ends_the_wait_for_another_apt_get(machine: Machine) -> None:
+    machine.has_debian("trixie", APT_WHOSE_LOCK_IS_TAKEN)
+    machine.has_python()
+    code, _, err = interrupt(machine, signal.SIGINT, "apt-get update")
+    assert (code, err) == (130, "setup: interrupted\n")
 
 
 SHELLCHECK = Path(sys.executable).parent / "shellcheck"

@@ -88,7 +88,7 @@ class Foreground:
                 told_s = now_s
                 tell(f"{now_s - began_s:5.1f} s  … still {step or 'starting'}")
         if self.stop.is_set():
-            click.echo("stopping", err=True)
+            tell("stopping")
             process.abandon()
             if not self._wait(thread, _ABANDON_S_MAX):
                 self._end(EXIT_INTERRUPTED)

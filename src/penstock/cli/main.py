@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import click
 
@@ -135,11 +136,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         # A name that the terminal has no characters for is shown by their numbers.
         sys.stdout.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:] if argv is None else argv)
-    try:
-        _flush()
-    except OSError:
-        # It was told already, and Python would tell it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            _flush(stream)
+        except OSError:
+            # It was told already, where it could be; Python would tell it again, and end with a code of its own.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
 
 
@@ -149,7 +151,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         result = cli.main(args=list(argv), prog_name="penstock", standalone_mode=False)
         try:
-            _flush()
+            _flush(sys.stdout)
         except BrokenPipeError:
             result = EXIT_UNREAD
     except PenstockError as error:
@@ -172,10 +174,10 @@ def run(argv: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _flush() -> None:
-    # There is no standard output where whoever started this closed it.
-    if sys.stdout is not None and not sys.stdout.closed:
-        sys.stdout.flush()
+def _flush(stream: TextIO | None) -> None:
+    # There is none where whoever started this closed it.
+    if stream is not None and not stream.closed:
+        stream.flush()
 
 
 def _show_unexpected(error: Exception, argv: Sequence[str], output: str) -> int:

@@ -15,14 +15,13 @@ from typing import Any
 
 from penstock.feed.settings import FeedSettings
 from penstock.model.errors import PenstockError
-from penstock.model.table_pattern import pattern_problems
-from penstock.settings.loader import Problems, dump, merge, read
+from penstock.model.table_pattern import is_pattern, pattern_problems
+from penstock.settings.loader import Problems, did_you_mean, dump, known_keys, merge, read
 from penstock.sink.catalog import settings_of
 from penstock.target.kind import TargetSettings
-from penstock.target.settings import Atomicity, StorageSinkSettings
+from penstock.target.settings import OPTION_KEYS, Atomicity, StorageSinkSettings
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
-_PATTERN = re.compile(r"[^.\s]+\.[^\s]+")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class FeedConfig:
         found += [
             (f"tables[{at}]", f"must look like database.table or database.*, not {pattern!r}")
             for at, pattern in enumerate(self.tables)
-            if not _PATTERN.fullmatch(pattern)
+            if not is_pattern(pattern)
         ]
         return found
 
@@ -92,7 +91,7 @@ def load_feed_config(tree: Mapping[str, Any]) -> FeedConfig:
     if target is not None and target.flush_interval_ms != StorageSinkSettings().flush_interval_ms:
         # The layout's own documentation has the interval among the target's options; it is the feed that waits for it.
         tree = merge({"flush-interval": f"{target.flush_interval_ms}ms"}, tree)
-    config = read(FeedConfig, tree, "", problems)
+    config = read(FeedConfig, _without_misplaced(tree, problems), "", problems)
     if uri_error is not None:
         if not problems:
             raise uri_error
@@ -100,6 +99,19 @@ def load_feed_config(tree: Mapping[str, Any]) -> FeedConfig:
     problems.raise_if_any()
     assert config is not None
     return config
+
+
+def _without_misplaced(tree: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """Note the keys that are the target's and stand beside it; return the tree without them."""
+    of_feed, of_target = known_keys(FeedConfig), {key.partition(".")[0] for key in OPTION_KEYS}
+    misplaced = {
+        key: near
+        for key in tree
+        if key not in of_feed and not did_you_mean(key, of_feed) and (near := did_you_mean(key, of_target, "sink."))
+    }
+    for key, near in misplaced.items():
+        problems.add(key, f"unknown key{near}")
+    return {key: value for key, value in tree.items() if key not in misplaced}
 
 
 def dump_feed_config(config: FeedConfig) -> dict[str, Any]:

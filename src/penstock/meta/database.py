@@ -94,8 +94,8 @@ class MetaDatabase(ProgressDatabase):
         """Return a feed; raise ``FEED_UNKNOWN``."""
         with self._engine.read() as connection:
             row = connection.execute(sa.select(feed).where(feed.c.name == name)).first()
-        if row is None:
-            raise unknown_feed(name)
+            if row is None:
+                raise unknown_feed(connection, name)
         return self._feed_record(row)
 
     def find_feeds(self, names: Collection[str]) -> list[FeedRecord]:
@@ -228,7 +228,7 @@ class MetaDatabase(ProgressDatabase):
             floor = connection.execute(sa.select(meta_version.c.epoch_floor).with_for_update()).scalar_one()
             row = ownership.locked_feed(connection, name)
             if row is None:
-                raise unknown_feed(name)
+                raise unknown_feed(connection, name)
             connection.execute(meta_version.update().values(epoch_floor=max(floor, row.epoch)))
             connection.execute(pending_window.delete().where(pending_window.c.feed == name))
             connection.execute(progress.delete().where(progress.c.subscribe_name == name))

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.meta.engine import MetaEngine
+from penstock.meta.progress import unknown_feed
 from penstock.meta.records import Actor, AuditRecord, FeedRecord, ReachedState, RequestedState
 from penstock.meta.tables import feed, subscribe
 from penstock.meta.transactions import audit, ownership, retries, windows
@@ -156,13 +157,13 @@ class FeedLives:
         with self._engine.read() as connection:
             found = audit.read(connection, name)
             if not found and connection.execute(sa.select(feed.c.name).where(feed.c.name == name)).first() is None:
-                raise _unknown(name)
+                raise unknown_feed(connection, name)
         return found
 
     def _locked(self, connection: sa.Connection, name: str) -> sa.Row[Any]:
         row = ownership.locked_feed(connection, name)
         if row is None:
-            raise _unknown(name)
+            raise unknown_feed(connection, name)
         return row
 
 
@@ -170,10 +171,6 @@ def _write(connection: sa.Connection, name: str, values: dict[str, Any]) -> None
     connection.execute(feed.update().where(feed.c.name == name).values(**values))
     if values.get("reached_state", ReachedState.RETRYING.value) != ReachedState.RETRYING.value:
         retries.clear(connection, name)
-
-
-def _unknown(name: str) -> PenstockError:
-    return PenstockError("FEED_UNKNOWN", f"feed {name} does not exist")
 
 
 def _shown(row: sa.Row[Any], **changed: Any) -> str:

@@ -22,6 +22,9 @@ from penstock.meta.transactions.windows import Positions
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.failpoints import reach
+from penstock.settings.loader import did_you_mean
+
+_NAMES_COMPARED_MAX = 2_000
 
 
 class ProgressDatabase:
@@ -127,8 +130,8 @@ class ProgressDatabase:
         """Return what a feed delivered, from one state of the database; raise ``FEED_UNKNOWN``."""
         with self._engine.read() as connection:
             found = windows.read_progress(connection, name)
-        if found is None:
-            raise unknown_feed(name)
+            if found is None:
+                raise unknown_feed(connection, name)
         return found
 
     def table_progress(self, name: str | None = None) -> list[TableProgress]:
@@ -145,7 +148,7 @@ class ProgressDatabase:
         with self._engine.read() as connection:
             found = connection.execute(sa.select(feed.c.checkpoint_ts).where(feed.c.name == name)).scalar()
             if found is None:
-                raise unknown_feed(name)
+                raise unknown_feed(connection, name)
             return int(found), states_of(connection, source) if source else []
 
     def positions(self, name: str, of: Collection[str]) -> dict[str, dict[str, int]]:
@@ -190,6 +193,7 @@ class ProgressDatabase:
             ownership.check(connection, name, epoch)
 
 
-def unknown_feed(name: str) -> PenstockError:
-    """Return what says that there is no such feed."""
-    return PenstockError("FEED_UNKNOWN", f"feed {name} does not exist")
+def unknown_feed(connection: sa.Connection, name: str) -> PenstockError:
+    """Return what says that there is no such feed, and which has nearly its name."""
+    names = connection.execute(sa.select(feed.c.name).limit(_NAMES_COMPARED_MAX)).scalars()
+    return PenstockError("FEED_UNKNOWN", f"feed {name} does not exist{did_you_mean(name, names)}")

@@ -291,10 +291,10 @@ def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message that names the nearest known words, or nothing."""
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return the end of a message that names the nearest known words, with what stands before them, or nothing."""
     near = difflib.get_close_matches(word.lower().replace("_", "-"), list(known), n=2, cutoff=0.6)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"; did you mean {' or '.join(prefix + word for word in near)}?" if near else ""
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
+from penstock.settings.loader import did_you_mean
 from penstock.settings.masking import mask_uri
 from penstock.target.kind import NO_RUN, SinkRun, TargetSettings
 from penstock.target.settings import CONNECTION_SCHEME
@@ -54,7 +55,9 @@ def kind_of(uri: str) -> TargetKind:
     if folder is None:
         known = ", ".join((*schemes(), CONNECTION_SCHEME))
         raise PenstockError(
-            "SINK_URI_INVALID", f"scheme {scheme or 'none'!r} of {mask_uri(uri)!r} is not one of {known}", _meant(uri, scheme)
+            "SINK_URI_INVALID",
+            f"scheme {scheme or 'none'!r} of {mask_uri(uri)!r} is not one of {known}{did_you_mean(scheme, schemes())}",
+            _meant(uri, scheme),
         )
     return _kind(folder)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
 from penstock.model.table_pattern import TablePatterns
+from penstock.settings.loader import did_you_mean
 from penstock.source.contract import Upstream
 from penstock.source.dataserver.client import ClientSettings, DataServerUpstream
 from penstock.source.survey import SurveyedTable, surveyed
@@ -35,7 +36,7 @@ def check_scheme(uri: str) -> None:
         supported = ", ".join(sorted(f"{name}://" for name in _OPENERS))
         raise PenstockError(
             "CONFIG_INVALID",
-            f"upstream: scheme {scheme or '(none)'!r} is not supported; supported: {supported}",
+            f"upstream: scheme {scheme or '(none)'!r} is not supported; supported: {supported}{did_you_mean(scheme, _OPENERS)}",
             "Name a source as mysql://user@host:3306, postgresql://user@host/database or dataserver://host:port.",
         )
 

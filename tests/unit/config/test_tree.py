@@ -9,6 +9,7 @@ from penstock.config.tree import FeedConfig, dump_feed_config, flatten, load_fee
 from penstock.format.column_selection import ColumnSelector
 from penstock.model.errors import PenstockError
 from penstock.settings.loader import load
+from penstock.source.catalog import check_scheme
 from penstock.target.settings import from_uri
 
 VALID: dict[str, Any] = {"name": "orders", "tables": ["shop.*"], "sink": "file:///tmp/out"}
@@ -173,3 +174,29 @@ def test_what_a_feed_keeps_of_transactions_reaches_its_target() -> None:
     assert "atomicity" in refused({**VALID, "atomicity": "some"}).detail
     without_ts = {"uri": "file:///tmp/out", "csv": {"include-commit-ts": False}}
     assert "sink.transaction-atomicity" in refused({**VALID, "atomicity": "transaction", "sink": without_ts}).detail
+
+
+def test_a_setting_of_the_target_that_stands_beside_it_is_told_its_place() -> None:
+    tree = {
+        "name": "a",
+        "tables": ["shop.*"],
+        "sink": "file:///x",
+        "protocl": "csv",
+        "csv": {"quote": "'"},
+        "zzz": 1,
+        "flsh-interval": "1s",
+    }
+    with pytest.raises(PenstockError) as refused:
+        load_feed_config(tree)
+    told = refused.value.detail.splitlines()
+    assert "protocl: unknown key; did you mean sink.protocol?" in told
+    assert "csv: unknown key; did you mean sink.csv?" in told
+    assert "zzz: unknown key" in told
+    assert any(line.startswith("flsh-interval: unknown key; did you mean flush-interval") for line in told)
+
+
+def test_a_scheme_that_is_nearly_one_is_told_which() -> None:
+    with pytest.raises(PenstockError, match=r"did you mean file\?"):
+        load_feed_config({"name": "a", "tables": ["shop.*"], "sink": "fiel:///x"})
+    with pytest.raises(PenstockError, match=r"did you mean mysql\?"):
+        check_scheme("mysqll://h")

@@ -37,3 +37,11 @@ def test_a_feed_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None
             with pytest.raises(PenstockError, match=r"\[FEED_UNKNOWN\] feed nowhere"):
                 ask("nowhere")
         assert (meta.pending_window("nowhere"), meta.dispatchers("nowhere")) == (None, None)
+
+
+def test_a_feed_that_is_nearly_there_is_named(tmp_path: Path) -> None:
+    with MetaDatabase(sqlite_url(tmp_path / "meta.db")) as meta:
+        meta.create_feed(FeedRecord("orders", "u", "{}"), [], [FIRST])
+        for ask in (meta.progress, meta.checkpoint_ts, meta.get_feed, meta.remove_feed, meta.lives.history):
+            with pytest.raises(PenstockError, match=r"\[FEED_UNKNOWN\] feed ordres does not exist; did you mean orders\?"):
+                ask("ordres")

@@ -29,8 +29,8 @@ from penstock.model.errors import ErrorKind, PenstockError
 def logs(feed: str | None, lines: int, level: str, follow: bool, interval_s: float, server_url: str, output: str) -> None:
     """Show the last lines of a server's log, or those about one FEED.
 
-    A server keeps its newest 5,000 lines in memory, as they went to its stderr. What executors and the JVM write is not among them. With
-    json or yaml and --follow each line is a document of its own.
+    A server keeps its newest 5,000 lines in memory, as they went to its stderr. What executors on other machines write is not among
+    them. With json or yaml and --follow each line is a document of its own.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from penstock.cli.foreground import Foreground
 from penstock.cli.given import URI, read_tree
 from penstock.cli.options import output_option, server_option
 from penstock.cli.server_client import ServerClient
-from penstock.cli.shown.line import say
+from penstock.cli.shown.logs import tell
 from penstock.cli.shown.output import show_result
 from penstock.config.known_servers import announce_start
 from penstock.model.clock import SystemClock
@@ -92,7 +92,7 @@ def server(
             # What a server does is its output; the other verbs have results instead.
             logger.setLevel(logging.INFO)
         foreground, process = Foreground(), ServerProcess(config)
-        with foreground.running(process, lambda line: say(line, err=True)):
+        with foreground.running(process, tell):
             starting.close()
             click.echo(f"penstock server: {process.url}  (Ctrl-C stops it; the feeds go on when it is started again)")
             while not foreground.stop.wait(_LOOK_S):

@@ -5,7 +5,7 @@ Invariant: where they are compiled already, nothing is shown and nothing waits. 
 
 from __future__ import annotations
 
-from penstock.cli.shown.line import say
+from penstock.cli.shown.logs import tell
 from penstock.kernels.compiled_mark import mark_file
 from penstock.server.warm_kernels import warm_kernels
 
@@ -14,5 +14,5 @@ def prepare_first_run() -> None:
     """Compile what was never compiled here, on standard error step by step."""
     if mark_file().is_file():
         return
-    say("first run of this installation: compiling kernels for this processor, once (about a minute)", err=True)
-    warm_kernels(lambda number, total, what: say(f"  compiling {number}/{total}: {what}", err=True))
+    tell("first run of this installation: compiling kernels for this processor, once (about a minute)")
+    warm_kernels(lambda number, total, what: tell(f"  compiling {number}/{total}: {what}"))

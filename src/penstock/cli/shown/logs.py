@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TextIO
 
-from penstock.cli.shown.line import visible
+from penstock.cli.shown.line import say, visible
 from penstock.settings.masking import mask_text
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -66,6 +66,14 @@ class StderrHandler(logging.StreamHandler[TextIO]):
         """Write a record."""
         self.stream = sys.stderr
         super().emit(record)
+
+
+def tell(text: str) -> None:
+    """Say on stderr how far something is: a line as it stands, or a record where the log is JSON."""
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
+        logging.getLogger("penstock.cli").info("%s", text.strip())
+    else:
+        say(text, err=True)
 
 
 def without_gateway_tracebacks(record: logging.LogRecord) -> bool:

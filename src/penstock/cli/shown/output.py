@@ -23,7 +23,9 @@ from penstock.settings.masking import mask_text
 
 _T = TypeVar("_T")
 FORMATS = ("table", "json", "yaml")
-_OPTION = "--output"
+_OPTION, _LOG_OPTION = "--output", "--log-format"
+LINE = "line"
+"""The format of errors where the log is JSON and the verb was asked for no other: one line, as each line of the log is."""
 
 
 def text_of(value: Any, output: str, *, one_line: bool = False) -> str:
@@ -34,7 +36,7 @@ def text_of(value: Any, output: str, *, one_line: bool = False) -> str:
 
         text: str = yaml.safe_dump(value, sort_keys=False, explicit_start=one_line, width=140)
         return text.removesuffix("...\n").rstrip("\n")
-    return json.dumps(value, indent=None if one_line else 2)
+    return json.dumps(value, indent=None if one_line or output == LINE else 2)
 
 
 def show_result(value: Any, output: str, line: str | None = None) -> None:
@@ -44,11 +46,16 @@ def show_result(value: Any, output: str, line: str | None = None) -> None:
 
 def wanted_format(argv: Sequence[str]) -> str:
     """Return the format that a command line asks for, also where it makes no sense otherwise."""
+    asked = _value_of(_OPTION, argv, FORMATS)
+    return asked or (LINE if _value_of(_LOG_OPTION, argv, ("text", "json")) == "json" else "table")
+
+
+def _value_of(option: str, argv: Sequence[str], values: Sequence[str]) -> str | None:
     for at, word in enumerate(argv):
-        value = argv[at + 1] if word == _OPTION and at + 1 < len(argv) else word.removeprefix(f"{_OPTION}=")
-        if value != word and value in FORMATS:
+        value = argv[at + 1] if word == option and at + 1 < len(argv) else word.removeprefix(f"{option}=")
+        if value != word and value in values:
             return value
-    return "table"
+    return None
 
 
 def show_error(error: PenstockError, output: str = "table", exit_code: int | None = None) -> None:

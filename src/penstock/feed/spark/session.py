@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from penstock.feed.spark.class_archive import archive_options
 from penstock.feed.spark.executors import ARCHIVES_KEY, driver_python_path, executor_conf, executor_python, own_authentication
 from penstock.feed.spark.java import ensure_java
+from penstock.feed.spark.jvm_output import start_jvm
 from penstock.feed.spark.launch_properties import launched_with
 from penstock.model.errors import PenstockError
 
@@ -111,10 +112,12 @@ def open_session(settings: SparkSettings, app_name: str = "penstock", more_java_
     own = {key: value for key, value in conf.items() if key not in asked}
     # A JVM that runs already is told by itself; one that is started must not show what it is told.
     given = asked if SparkContext._gateway is None else {}
-    for key, value in (own if given else own | asked).items():
+    told = own if given else own | asked
+    for key, value in told.items():
         builder = builder.config(key, value)
     try:
         with launched_with(given):
+            start_jvm({"spark.master": settings.master, "spark.app.name": app_name} | told)
             session = builder.getOrCreate()
     except Exception as error:
         text = str(error).strip().splitlines()

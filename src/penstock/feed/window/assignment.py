@@ -8,7 +8,6 @@ prints. Runs anywhere; imports no Spark.
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from penstock.feed.settings import FeedSettings
 from penstock.model.span import Span
 from penstock.model.table import TableSchema
-from penstock.model.table_pattern import TablePatterns
+from penstock.model.table_pattern import TablePatterns, whole_pattern
 from penstock.sink.contract import DispatcherId
 from penstock.source.contract import Upstream
 from penstock.target.kind import SinkRun
@@ -106,7 +105,7 @@ class FeedContext(msgspec.Struct, frozen=True):
     def patterns(self) -> TablePatterns:
         """Return which tables belong to the feed."""
         # Thousands of names, which only a feed without patterns needs.
-        return TablePatterns(self.tables or tuple(sorted({glob.escape(f"{d.schema}.{d.table}") for d in self.dispatchers})))
+        return TablePatterns(self.tables or tuple(sorted({whole_pattern(d.schema, d.table) for d in self.dispatchers})))
 
 
 def assign_dispatchers(tables: Sequence[TableSchema], upstream: Upstream, spans_per_table: int) -> tuple[Dispatcher, ...]:

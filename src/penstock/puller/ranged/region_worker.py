@@ -57,7 +57,8 @@ class RegionWorkerSettings:
 
 def open_channel(settings: RegionWorkerSettings) -> Channels:
     """Return a function that opens a plain channel to a store."""
-    options = [("grpc.max_receive_message_length", settings.message_bytes_max), ("grpc.enable_retries", 0)]
+    limit = ("grpc.max_receive_message_length", settings.message_bytes_max)
+    options = [limit, ("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0)]
     return lambda address: grpc.insecure_channel(address, options=options)
 
 

@@ -7,7 +7,6 @@ Runs in the server.
 
 from __future__ import annotations
 
-import glob
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from penstock.meta.database import MetaDatabase
 from penstock.meta.records import Actor, FeedRecord, RequestedState
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
+from penstock.model.table_pattern import pattern_parts, whole_pattern
 from penstock.server.doubts.doubted_tables import DoubtedTables
 from penstock.server.feeds.control import Asked, FeedControl
 from penstock.server.feeds.creation import FeedDocument
@@ -30,7 +30,7 @@ from penstock.settings.masking import mask_text
 
 DoubtedOf = Callable[[FeedRecord], DoubtedTables | None]
 """Gives the doubted tables of a feed's source; None where they are never in doubt."""
-_WHOLE = re.compile(r"![^.*?\[\]]+\.[^*?\[\]]+")
+_WHOLE = re.compile(r"![^*?\[\]]+\.[^*?\[\]]+")
 _AGAIN = frozenset({"retry", "resnapshot"})
 """Verbs that have a table delivered again which its filter stopped."""
 _EXCLUDED = {"state": "excluded", "reason": "excluded by an operator", "hint": "Include it when it shall be delivered again."}
@@ -74,7 +74,7 @@ class TableControl:
         patterns = _patterns(feed)
         wanted = [pattern for pattern in patterns if pattern.lower() != _exception(table)]
         if verb == "exclude":
-            wanted.append(f"!{glob.escape(table.name)}")
+            wanted.append(f"!{whole_pattern(table.schema, table.table)}")
         elif wanted == patterns:
             self._control.retry_now(feed.name)
             return
@@ -144,7 +144,7 @@ def _patterns(feed: FeedRecord) -> list[str]:
 
 
 def _exception(table: FeedTable) -> str:
-    return f"!{glob.escape(table.name.lower())}"
+    return f"!{whole_pattern(table.schema, table.table)}".lower()
 
 
 def _is_excluded(feed: FeedRecord, table: FeedTable) -> bool:
@@ -154,6 +154,6 @@ def _is_excluded(feed: FeedRecord, table: FeedTable) -> bool:
 def _excluded(feed: FeedRecord, known: Sequence[FeedTable]) -> list[FeedTable]:
     """Return the tables that a feed would have, but for an exception by their whole name."""
     names = {table.name.lower() for table in known}
-    parts = [pattern[1:].partition(".") for pattern in _patterns(feed) if _WHOLE.fullmatch(pattern)]
-    found = [FeedTable(schema, table, ()) for schema, _, table in parts]
+    parts = [pattern_parts(pattern) for pattern in _patterns(feed) if _WHOLE.fullmatch(pattern)]
+    found = [FeedTable(schema, table, ()) for schema, table in parts]
     return [table for table in found if table.name.lower() not in names]

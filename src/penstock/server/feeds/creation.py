@@ -28,7 +28,7 @@ from penstock.meta.records import NOBODY, Actor, FeedRecord, SubscribeRecord
 from penstock.model.decoding import decoded
 from penstock.model.errors import PenstockError
 from penstock.model.table import TableSchema
-from penstock.model.table_pattern import match_name
+from penstock.model.table_pattern import match_table, whole_pattern
 from penstock.model.timestamp import TS_ZERO
 from penstock.server.feeds.ports import FeedSources
 from penstock.settings.masking import mask_uri
@@ -306,11 +306,11 @@ def match_tables(patterns: Sequence[str], known: Sequence[TableSchema], required
 
     Where some are ``required``, others may have none.
     """
-    names = sorted({table.full_name for table in known})
-    found: set[str] = set()
+    names = sorted({(table.schema, table.table) for table in known})
+    found: set[tuple[str, str]] = set()
     unmatched = []
     for pattern in patterns:
-        matched = [name for name in names if match_name(pattern.removeprefix("!"), name)]
+        matched = [name for name in names if match_table(pattern, *name)]
         if pattern.startswith("!"):
             found.difference_update(matched)
             continue
@@ -321,11 +321,11 @@ def match_tables(patterns: Sequence[str], known: Sequence[TableSchema], required
         problems = [f"{pattern!r} matches no table{_near(pattern, names)}" for pattern in unmatched[:_UNMATCHED_SHOWN_MAX]]
         problems += [f"and {left} more"] if (left := len(unmatched) - len(problems)) else []
         raise PenstockError("TABLE_UNKNOWN", "; ".join(problems))
-    return sorted((t for t in known if t.full_name in found), key=lambda t: (t.full_name, t.table_id))
+    return sorted((t for t in known if (t.schema, t.table) in found), key=lambda t: (t.full_name, t.table_id))
 
 
-def _near(pattern: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(pattern, names, n=_NEAR_MATCHES_MAX, cutoff=0.5)
+def _near(pattern: str, names: Sequence[tuple[str, str]]) -> str:
+    near = difflib.get_close_matches(pattern, [whole_pattern(*name) for name in names], n=_NEAR_MATCHES_MAX, cutoff=0.5)
     if near:
         return f" (near: {', '.join(near)})"
     return f" (the source has {len(names)} tables)" if names else " (the source has no tables)"

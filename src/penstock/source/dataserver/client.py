@@ -53,7 +53,8 @@ class DataServerUpstream:
         self.address = parse_uri(uri)
         self._settings = settings or ClientSettings()
         limit = self._settings.message_bytes_max
-        options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
+        # A database is not reached through what the environment names for the web; gRPC would try, even on loopback.
+        options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit), ("grpc.enable_http_proxy", 0)]
         self._channel = grpc.insecure_channel(self.address, options=options)
         self._stub = dataserver_pb2_grpc.DataServerStub(self._channel)  # type: ignore[no-untyped-call]
         self._schemas = SchemaCache(self._fetch_history)

@@ -90,7 +90,7 @@ class SnapshotPuller:
 
     def _stub(self, address: str) -> dataserver_pb2_grpc.DataServerStub:
         if address not in self._channels:
-            options = [("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX)]
+            options = [("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX), ("grpc.enable_http_proxy", 0)]
             self._channels[address] = grpc.insecure_channel(address, options=options)
         return dataserver_pb2_grpc.DataServerStub(self._channels[address])  # type: ignore[no-untyped-call]
 

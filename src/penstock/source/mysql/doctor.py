@@ -15,7 +15,7 @@ from penstock.access.mysql_server import parse_uri
 from penstock.ddl.tokens import literal, quoted
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level
-from penstock.model.table_pattern import match_name
+from penstock.model.table_pattern import match_table, pattern_parts
 from penstock.source.mysql.connection import Session
 from penstock.source.mysql.server import Server
 from penstock.source.mysql.tables.columns import ServerTable, read_tables
@@ -207,7 +207,7 @@ def _left_out(session: Session, server: Server, grants: _Grants, patterns: Seque
     """Say what the server does not write to its log: databases that a filter leaves out, and what a replica gets."""
     for status in session.records(server.status_statement()) if grants.everywhere(_CLIENT) else ():
         only, never = ({d for d in str(status.get(key) or "").split(",") if d} for key in ("binlog_do_db", "binlog_ignore_db"))
-        schemas = {t.schema for t in read_tables(session) if not patterns or any(match_name(p, f"{t.schema}.{t.table}") for p in patterns)}
+        schemas = {t.schema for t in read_tables(session) if not patterns or any(match_table(p, t.schema, t.table) for p in patterns)}
         for schema in sorted(schemas):
             if schema in never or (only and schema not in only):
                 setting = "binlog_ignore_db" if schema in never else "binlog_do_db"
@@ -221,18 +221,18 @@ def _left_out(session: Session, server: Server, grants: _Grants, patterns: Seque
 
 def _tables(session: Session, server: Server, grants: _Grants, patterns: Sequence[str]) -> Iterator[Finding]:
     seen = _chosen(session, ())
-    chosen = {n: t for n, t in seen.items() if not patterns or any(match_name(p, n) for p in patterns)}
+    chosen = {n: t for n, t in seen.items() if not patterns or any(match_table(p, t.schema, t.table) for p in patterns)}
     if not patterns and not seen:
         yield Finding("privilege SELECT", False, "no table is visible", "granted", f"GRANT SELECT ON <database>.* TO {grants.user};")
     for pattern in patterns:
-        yield from _invisible(pattern, [t for n, t in seen.items() if match_name(pattern, n)], grants)
+        yield from _invisible(pattern, [t for t in seen.values() if match_table(pattern, t.schema, t.table)], grants)
     yield from (finding for _, finding in _of_tables(session, server, grants, chosen))
 
 
 def _chosen(session: Session, patterns: Sequence[str]) -> dict[str, ServerTable]:
     """Return the tables that the user can see and patterns match, by name; none means all."""
     names = {f"{t.schema}.{t.table}": t for t in read_tables(session)}
-    return {n: t for n, t in names.items() if not patterns or any(match_name(p, n) for p in patterns)}
+    return {n: t for n, t in names.items() if not patterns or any(match_table(p, t.schema, t.table) for p in patterns)}
 
 
 def _of_tables(session: Session, server: Server, grants: _Grants, chosen: Mapping[str, ServerTable]) -> Iterator[tuple[str, Finding]]:
@@ -261,7 +261,7 @@ def _cascades(session: Session, name: str, table: ServerTable) -> Iterator[Findi
 
 def _invisible(pattern: str, visible: Sequence[ServerTable], grants: _Grants) -> Iterator[Finding]:
     """Say what a pattern names and the user cannot see: the server does not tell whether it is there."""
-    schema, _, table = pattern.partition(".")
+    schema, table = pattern_parts(pattern)
     if set(schema) & set("*?["):
         covered = grants.everywhere({"SELECT"})
         statement = f"GRANT SELECT ON *.* TO {grants.user};"

@@ -37,6 +37,8 @@ from penstock.store.flight.server import (
 from penstock.store.objects.objects import ObjectSpace
 from penstock.store.stats import SpanStats
 
+_OPTIONS = [("grpc.enable_http_proxy", 0)]
+"""The proxy of an environment is for the web, and not for the event store."""
 CALL_TIMEOUT_S = 30.0
 
 
@@ -164,7 +166,7 @@ class FlightStoreClient:
     def _connect(self) -> fl.FlightClient:
         with self._lock:
             if self._connection is None:
-                self._connection = fl.FlightClient(self.location, **_certificates(self._reader))
+                self._connection = fl.FlightClient(self.location, generic_options=_OPTIONS, **_certificates(self._reader))
             return self._connection
 
     def _options(self, timeout_s: float | None) -> fl.FlightCallOptions:

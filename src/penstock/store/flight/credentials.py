@@ -117,9 +117,27 @@ class _Signer:
             not_valid_before=now - dt.timedelta(days=1),
             not_valid_after=now + dt.timedelta(days=_VALID_DAYS),
         ).add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        # Who is strict, as Python is from 3.13 on, refuses a chain without these.
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        builder = builder.add_extension(_usage(authority), critical=True)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_host_name(host) for host in hosts]), critical=False)
         return builder.sign(self._key, hashes.SHA256())
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _common_name(name: str) -> x509.Name:

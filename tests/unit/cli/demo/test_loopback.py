@@ -13,7 +13,9 @@ PATIENTLY_S = 300.0
 
 
 def server(*deaf_to: signal.Signals) -> subprocess.Popen[bytes]:
-    script = "import signal, sys\n" + "".join(f"signal.signal({int(n)}, signal.SIG_IGN)\n" for n in deaf_to)
+    # Whoever runs the tests by nohup has had a signal ignored, and so has what they start.
+    script = "import signal, sys\n" + "".join(f"signal.signal({int(n)}, signal.SIG_DFL)\n" for n in (signal.SIGHUP, signal.SIGTERM))
+    script += "".join(f"signal.signal({int(n)}, signal.SIG_IGN)\n" for n in deaf_to)
     script += "print('up', flush=True)\nsignal.pause()\nsys.exit(7)\n"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None

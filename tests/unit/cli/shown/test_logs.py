@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.shown.logs import configure_logging
+from penstock.cli.shown.logs import configure_logging, tell
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +60,15 @@ def test_tracebacks_of_sparks_gateway_are_for_who_looks_for_defects(monkeypatch:
     record = logging.LogRecord("root", logging.ERROR, "/venv/py4j/clientserver.py", 1, "no answer", None, None)
     logging.getLogger().handle(record)
     assert ("no answer" in sys.stderr.getvalue()) is written  # type: ignore[attr-defined]
+
+
+def test_steps_are_lines_for_people_and_records_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    configure_logging(logging.INFO, "text")
+    tell("  0.1 s  starting")
+    configure_logging(logging.INFO, "json")
+    tell("  5.1 s  … still starting")
+    line, record = shown.getvalue().splitlines()
+    assert line == "  0.1 s  starting"
+    assert json.loads(record)["message"] == "5.1 s  … still starting"

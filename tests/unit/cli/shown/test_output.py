@@ -19,6 +19,9 @@ from testing.twins.clock import SimulatedClock
         (["feed", "list", "--output=yaml"], "yaml"),
         (["package", "--output", "x.tar.gz"], "table"),
         (["feed", "list", "--output"], "table"),
+        (["--log-format", "json", "server"], "line"),
+        (["--log-format=json", "feed", "list", "--output", "yaml"], "yaml"),
+        (["--log-format", "text", "server"], "table"),
     ],
 )
 def test_the_format_is_known_before_anything_is_understood(argv: list[str], wanted: str) -> None:

@@ -1,4 +1,5 @@
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -85,9 +86,12 @@ def client(service: FlightService) -> Iterator[FlightStoreClient]:
     client.close()
 
 
-def test_another_process_reads_objects_and_memory(service: FlightService) -> None:
+@pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"], ids=["plain", "with a proxy for the web"])
+def test_another_process_reads_objects_and_memory(service: FlightService, proxy: str) -> None:
     command = [sys.executable, "-c", READER, service.location, str(SPAN_ID)]
-    done = subprocess.run(command, input=service.token, capture_output=True, text=True, timeout=60, check=False)
+    env = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    env |= dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), proxy) if proxy else {}
+    done = subprocess.run(command, input=service.token, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(" ") == [str(len(ORDERED)), "row", "10", "row", "39", "shop.orders\n"]
 
