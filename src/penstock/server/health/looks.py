@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from penstock.feed.spark.load import SparkLoad
 from penstock.meta.database import MetaDatabase
@@ -115,7 +116,8 @@ class SparkLook:
         self._waiting_since_s = {job: self._waiting_since_s.get(job, now_s) for job in load.waiting}
         longest_s = max((now_s - since_s for since_s in self._waiting_since_s.values()), default=0.0)
         stuck = bool(load.waiting) and longest_s >= (self._stall_s if load.executors else _NO_EXECUTOR_S)
-        facts = {"executors": load.executors, "jobs": load.jobs, "jobs_waiting": len(load.waiting)}
+        facts: dict[str, Any] = {"executors": load.executors, "jobs": load.jobs, "jobs_waiting": len(load.waiting)}
+        facts |= {"running": list(load.running)} if load.running else {}
         self._words = f"{len(load.waiting)} jobs wait for an executor for {longest_s:.0f} s, {load.executors} are granted" if stuck else ""
         if stuck:
             return ComponentHealth(ok=False, detail=self._words, hint=_NO_EXECUTOR_HINT, facts=facts)
