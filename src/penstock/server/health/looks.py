@@ -24,10 +24,14 @@ _NO_EXECUTOR_S = 15.0
 """As long as Spark itself waits before it warns of a job without resources."""
 
 
-def meta_look(meta: MetaDatabase) -> ComponentHealth:
-    """Return whether the meta database answers."""
+def meta_look(meta: MetaDatabase, failure: Callable[[], PenstockError | None] = lambda: None) -> ComponentHealth:
+    """Return whether the meta database answers; ``failure`` is what whoever writes to it met last.
+
+    One that can be read and not written is no meta database: a disk that is full, a replica, a lock that somebody holds.
+    """
     meta.retries()
-    return ComponentHealth(ok=True)
+    error = failure()
+    return ComponentHealth(ok=True) if error is None else ComponentHealth(ok=False, detail=mask_text(str(error)), hint=error.hint)
 
 
 class CaptureLook:
