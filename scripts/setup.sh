@@ -65,6 +65,8 @@ look_around() {
   # Azurite and a peer of `make bench NAME=sources` come from npm; any npm will do.
   command -v npm >/dev/null 2>&1 || want "npm, which brings a storage emulator" npm
   command -v "$BROWSER_PACKAGE" >/dev/null 2>&1 || wished+=("$BROWSER_PACKAGE")
+  # It brings promtool, which a test lets check the alert rules.
+  command -v promtool >/dev/null 2>&1 || wished+=(prometheus)
 }
 
 want() {

@@ -100,9 +100,8 @@ class ApiServer:
         )
         registry.register(TableStateCollector(self.doubted.states, clock))
         feeds = FeedWatch("test", self.meta, self.supervisor.status, lambda: "", lambda _: True, settings, clock)
-        self.health = ServerHealth(
-            {"meta": lambda: meta_look(self.meta)}, feeds, lambda: "" if self.supervisor.alive else "it ended", clock
-        )
+        looks = {"meta": lambda: meta_look(self.meta, lambda: self.supervisor.meta_failure)}
+        self.health = ServerHealth(looks, feeds, lambda: "" if self.supervisor.alive else "it ended", clock)
         registry.register(HealthCollector(self.health.components, self.health.problems, clock))
         self._token_file = ensure_token(directory)
         self._tokens = ApiTokens(sqlite_url(directory / "meta.db"), clock)

@@ -96,16 +96,21 @@ def azurite(directory: Path, container: str = "penstock-test") -> Iterator[str]:
 
 
 def _azurite_script() -> Path:
-    npm = program("npm", "npm")
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / AZURITE
-    script = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    if not script.exists():
+    return from_npm(AZURITE, "dist/src/blob/main.js")
+
+
+def from_npm(package: str, file: str) -> Path:
+    """Return where a file of a package ``name@version`` is; it is installed into a folder of its own, once for all clones."""
+    npm, name = program("npm", "npm"), package.rpartition("@")[0]
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / package
+    found = folder / "node_modules" / name / file
+    if not found.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [npm, "install", "--no-fund", "--no-audit", "--loglevel=error", AZURITE]
+        command = [npm, "install", "--no-fund", "--no-audit", "--loglevel=error", package]
         done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S_MAX)
         if done.returncode:
-            raise RuntimeError(f"npm could not install {AZURITE}: {done.stderr[-2000:]}")
-    return script
+            raise RuntimeError(f"npm could not install {package}: {done.stderr[-2000:]}")
+    return found
 
 
 def _create_container(endpoint: str, container: str) -> None:

@@ -44,9 +44,13 @@ class ScriptedSource:
         """Return a verdict that is known by its ts."""
         return Verdict(len(name), ())
 
-    def progress(self, name: str) -> list[str]:
+    def progress(self, name: str) -> list[str] | None:
         """Return who was asked about what."""
         return [f"{self.place.name}: {name}"]
+
+    def cancel(self, name: str) -> bool:
+        """Return whether that feed is a longer word than the source."""
+        return len(name) > len(self.place.name)
 
     def verification(self, feed: str) -> dict[str, Any] | None:
         """Return who was asked about what."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.access.given_uris import GivenUris
 from penstock.config.loader import read_assignments, read_toml
-from penstock.library.places import uri_of
-from penstock.model.errors import PenstockError
+from penstock.library.places import given, uri_of
 from penstock.settings.loader import merge
 
 
@@ -27,7 +20,7 @@ class _Uri(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the URI with its secrets; a path is that of a file or folder here."""
-        return _given().resolve(uri_of(str(value)))
+        return given().resolve(uri_of(str(value)))
 
 
 URI = _Uri()
@@ -38,7 +31,7 @@ def read_tree(file: Path | None, assignments: Iterable[str], given: Mapping[str,
 
     A sink may be nothing but its URI. Options that are None were not given.
     """
-    trees = [_given().resolve_tree(read_toml(file)) if file else {}, read_options(assignments)]
+    trees = [resolve_tree(read_toml(file)) if file else {}, read_options(assignments)]
     of_file, of_options = (tree | {"sink": {"uri": tree["sink"]}} if isinstance(tree.get("sink"), str) else tree for tree in trees)
     said = {key: value for key, value in given.items() if value is not None}
     # One target on the line takes the place of several in the file, and several that of one.
@@ -48,8 +41,7 @@ def read_tree(file: Path | None, assignments: Iterable[str], given: Mapping[str,
 
 def read_options(texts: Iterable[str]) -> dict[str, Any]:
     """Return the tree of options like ``sink.csv.delimiter=;`` with its secrets."""
-    tree: dict[str, Any] = _given().resolve_tree(read_assignments(texts))
-    return tree
+    return resolve_tree(read_assignments(texts))
 
 
 def read_rules(**given: Iterable[str]) -> dict[str, Any] | None:
@@ -73,21 +65,10 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def resolve(text: str) -> str:
     """Return a text with the secrets that it names."""
-    return _given().resolve(text)
+    return given().resolve(text)
 
 
-@cache
-def _given() -> GivenUris:
-    return GivenUris(os.environ, _ask)
-
-
-def _ask(label: str) -> str:
-    """Ask for a secret, which is not shown; where there is neither a terminal nor anything to read, say so."""
-    try:
-        with warnings.catch_warnings():
-            # Said where standard input is a pipe, which shows nothing anyway.
-            warnings.simplefilter("ignore", getpass.GetPassWarning)
-            return getpass.getpass(f"{label}: ", sys.stderr)
-    except EOFError:
-        hint = "Write {env:NAME} or {file:/path/to/it} where nobody can be asked."
-        raise PenstockError("CONFIG_INVALID", "{ask}: there is no terminal, and standard input is at its end", hint) from None
+def resolve_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the secrets that they name."""
+    resolved: dict[str, Any] = given().resolve_tree(tree)
+    return resolved

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.library.client import Client
 from penstock.library.one_feed import DEFAULT_NAME, divide, ensure_feed, is_caught_up
-from penstock.library.places import uri_of
+from penstock.library.places import given, given_uri
 from penstock.library.progress import Progress
 from penstock.library.server_client import ServerClient
 from penstock.model.clock import SystemClock
@@ -177,12 +177,15 @@ class Capture:
         from penstock.config.tree import load_feed_config
         from penstock.feed.spark.session import SparkSettings, keep_session, watch_session
         from penstock.server.process import ServerProcess
+        from penstock.server.start_checks import check_start
 
-        given: dict[str, Any] = self._given | {"sink": self._target()}
-        given["server"] = {"data-dir": str(self.data_dir)}
-        feed_tree, server_tree = divide(merge(self._settings, given))
-        load_feed_config(feed_tree)
+        told: dict[str, Any] = self._given | {"sink": self._target(), "source": given().resolve(str(self._given["source"]))}
+        told["server"] = {"data-dir": str(self.data_dir)}
+        feed_tree, server_tree = divide(merge(given().resolve_tree(self._settings), told))
+        feed = load_feed_config(feed_tree)
         config = load(ServerConfig, server_tree, "server")
+        # A callable is there, and no doctor of targets knows it.
+        check_start(config, [] if self._registered else [feed])
         process = ServerProcess(config)
         spark = SparkSettings(config.spark.master, config.spark.driver_memory, config.spark.effective_conf, config.spark.archive)
 
@@ -201,7 +204,7 @@ class Capture:
     def _target(self) -> dict[str, Any]:
         """Return the target's part of the configuration; a callable is made known under the feed's name."""
         if not callable(self._sink):
-            return {"uri": uri_of(self._sink) if isinstance(self._sink, str | Path) else self._sink}
+            return {"uri": given_uri(self._sink) if isinstance(self._sink, str | Path) else self._sink}
         from penstock.sink.callback.callbacks import registered
 
         if self._data_dir is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock.library.places import uri_of
+from penstock.library.places import given, given_uri
 from penstock.library.progress import Progress
 from penstock.library.server_client import DEFAULT_URL, ServerClient
 from penstock.settings.loader import merge
@@ -53,8 +53,9 @@ class Client:
     ) -> dict[str, Any]:
         """Create a feed and start it; ``settings`` are those of a feed's configuration file. Returns the feed."""
         patterns = [tables] if isinstance(tables, str) else list(tables)
-        given: dict[str, Any] = {"name": name, "tables": patterns, "sink": {"uri": uri_of(sink)}} | ({"source": source} if source else {})
-        return self._server.create_feed(merge(dict(settings or {}), given))
+        told: dict[str, Any] = {"name": name, "tables": patterns, "sink": {"uri": given_uri(sink)}}
+        told |= {"source": given_uri(source)} if source else {}
+        return self._server.create_feed(merge(given().resolve_tree(dict(settings or {})), told))
 
     def show(self, name: str) -> dict[str, Any]:
         """Return everything that may be shown of a feed."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock.library.places import uri_of
+from penstock.library.places import given_uri
 from penstock.model.errors import PenstockError
 from penstock.model.moment import Moment, ts_of
 
@@ -59,7 +59,7 @@ def read_table(
     ``target`` is the URI of the files, or a path here; ``table`` is ``database.table``. ``settings`` are those with which the feed wrote
     them, such as ``{"protocol": "canal-json"}``. Into Spark the rows are read by ``spark``, or by the session that is active.
     """
-    target = uri_of(target)
+    target = given_uri(target)
     as_of_ts = None if as_of is None else ts_of(as_of, "as_of")
     options = _options(settings)
     if into == "spark":
@@ -126,7 +126,7 @@ def read_changes(
     They stand in the order of their commits, in Spark inside a partition. ``_op`` is ``insert``, ``update`` or ``delete``; with
     ``old_values`` the rows that updates replaced come too, as ``before``, where the files have them.
     """
-    target, start_ts = uri_of(target), ts_of(start, "start")
+    target, start_ts = given_uri(target), ts_of(start, "start")
     if end is not None and ts_of(end, "end") < start_ts:
         raise PenstockError("CONFIG_INVALID", f"end: {end!r} lies before start, {start!r}")
     bounds = {"from-ts": str(start_ts)} | ({} if end is None else {"to-ts": str(ts_of(end, "end"))})

@@ -104,6 +104,10 @@ class ServerClient:
         lines: list[str] = self._call("GET", f"/feeds/{quote(full_name(name), safe='')}/verify?after={after}")["progress"]
         return lines
 
+    def cancel_verification(self, name: str) -> bool:
+        """End a verification that is under way; return whether there was one."""
+        return bool(self._call("DELETE", f"/feeds/{quote(full_name(name), safe='')}/verify")["cancelled"])
+
     def list_tables(self, name: str) -> list[dict[str, Any]]:
         """Return the tables of a feed with their states."""
         tables: list[dict[str, Any]] = self._call("GET", f"/feeds/{quote(full_name(name), safe='')}/tables")["tables"]

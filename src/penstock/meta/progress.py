@@ -14,7 +14,7 @@ from typing import Self
 import sqlalchemy as sa
 
 from penstock.meta.engine import MetaEngine, MetaSettings
-from penstock.meta.records import Counted, DispatcherRecord, FeedProgress, PendingWindow, TableProgress
+from penstock.meta.records import Counted, DispatcherRecord, FeedProgress, PendingWindow, RangeProgress, TableProgress
 from penstock.meta.table_states import TableState, states_of
 from penstock.meta.tables import feed, resnapshot
 from penstock.meta.transactions import dispatchers, ownership, reports, windows
@@ -138,6 +138,11 @@ class ProgressDatabase:
         """Return what was delivered of the tables that feeds have now: of all feeds, or of one."""
         with self._engine.read() as connection:
             return windows.read_tables(connection, name)
+
+    def range_progress(self, name: str) -> list[RangeProgress]:
+        """Return what was delivered of each range of a feed's tables."""
+        with self._engine.read() as connection:
+            return windows.read_ranges(connection, name)
 
     def checkpoint_ts(self, name: str) -> int:
         """Return up to which ts a feed's windows are committed; raise ``FEED_UNKNOWN``."""

@@ -168,6 +168,14 @@ class TableProgress(msgspec.Struct, frozen=True):
     delivered_ts: int
 
 
+class RangeProgress(msgspec.Struct, frozen=True):
+    """What a feed delivered of one range of a table, which one dispatcher delivers; ``delivered_ts`` as of a table."""
+
+    range_id: str
+    counted: Counted
+    delivered_ts: int
+
+
 class PendingWindow(msgspec.Struct, frozen=True):
     """A window ``(from_ts, to_ts]`` that is recorded before its first file is written, so that a replay has the same end."""
 

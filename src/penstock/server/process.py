@@ -301,7 +301,7 @@ class ServerProcess:
             lambda: self._spark_lost, lambda: spark_load(session), settings.stall_s, clock, here_only=reached_here_only(self._config)
         )
         feeds = FeedWatch(supervisor.owner, meta, supervisor.status, spark.waits, sources.has, settings, clock, _flush_interval_s)
-        looks = {"meta": lambda: meta_look(meta), **sources.looks(), "spark": spark.look}
+        looks = {"meta": lambda: meta_look(meta, lambda: supervisor.meta_failure), **sources.looks(), "spark": spark.look}
 
         def why_dead() -> str:
             if self._spark_lost is not None:

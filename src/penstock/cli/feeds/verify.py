@@ -146,6 +146,11 @@ def _ask(feed: str, server_url: str, timeout_s: float) -> Verdict:
     try:
         with ServerClient(server_url, timeout_s) as client:
             answer = client.verify_feed(feed)
+    except KeyboardInterrupt:
+        # Nobody waits for it any more, and while it goes on no other one can begin.
+        with contextlib.suppress(PenstockError), ServerClient(server_url) as client:
+            client.cancel_verification(feed)
+        raise
     finally:
         done.set()
         watching.join()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from penstock.meta.records import Counted, DispatcherRecord, FeedProgress, PendingWindow, RequestedState, TableProgress
+from penstock.meta.records import Counted, DispatcherRecord, FeedProgress, PendingWindow, RangeProgress, RequestedState, TableProgress
 from penstock.meta.tables import dispatcher, feed, pending_window, progress, resnapshot, subscribe
 from penstock.meta.transactions import dispatchers
 from penstock.meta.transactions.ownership import fenced_feed
@@ -178,6 +178,13 @@ def read_tables(connection: sa.Connection, name: str | None = None) -> list[Tabl
         )
         for row in rows
     ]
+
+
+def read_ranges(connection: sa.Connection, name: str) -> list[RangeProgress]:
+    """Return what was delivered of each range of a feed's tables; those that never had anything are left out."""
+    rows = connection.execute(sa.select(progress).where(progress.c.subscribe_name == name).order_by(progress.c.range_id))
+    counted = ((row, Counted(int(row.rows_total), int(row.nbytes_total), int(row.files_total))) for row in rows)
+    return [RangeProgress(row.range_id, count, int(row.checkpoint_ts)) for row, count in counted]
 
 
 def _write_positions(connection: sa.Connection, window: PendingWindow, positions: Positions, counts: Mapping[str, Counted]) -> None:

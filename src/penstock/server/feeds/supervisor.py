@@ -71,6 +71,8 @@ class Supervisor:
         self._turns = StartTurns(settings.starts_at_once)
         self._keepers: dict[str, FeedKeeper] = {}
         self._renewed_s: dict[str, float] = {}
+        self.meta_failure: PenstockError | None = None
+        """Why the last scan could not renew, announce or look; None where it could."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -183,8 +185,9 @@ class Supervisor:
                 log.warning(
                     "meta database does not answer; feeds stay where they are", extra={"code": error.code, "feeds": len(self._owned())}
                 )
-            self._answered_s = None
+            self._answered_s, self.meta_failure = None, error
             return
+        self.meta_failure = None
         self._note_answer()
         for source, group in groups.items():
             together = self._together(source)

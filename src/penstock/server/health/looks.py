@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from penstock.feed.spark.load import SparkLoad
 from penstock.meta.database import MetaDatabase
@@ -23,10 +24,14 @@ _NO_EXECUTOR_S = 15.0
 """As long as Spark itself waits before it warns of a job without resources."""
 
 
-def meta_look(meta: MetaDatabase) -> ComponentHealth:
-    """Return whether the meta database answers."""
+def meta_look(meta: MetaDatabase, failure: Callable[[], PenstockError | None] = lambda: None) -> ComponentHealth:
+    """Return whether the meta database answers; ``failure`` is what whoever writes to it met last.
+
+    One that can be read and not written is no meta database: a disk that is full, a replica, a lock that somebody holds.
+    """
     meta.retries()
-    return ComponentHealth(ok=True)
+    error = failure()
+    return ComponentHealth(ok=True) if error is None else ComponentHealth(ok=False, detail=mask_text(str(error)), hint=error.hint)
 
 
 class CaptureLook:
@@ -115,7 +120,8 @@ class SparkLook:
         self._waiting_since_s = {job: self._waiting_since_s.get(job, now_s) for job in load.waiting}
         longest_s = max((now_s - since_s for since_s in self._waiting_since_s.values()), default=0.0)
         stuck = bool(load.waiting) and longest_s >= (self._stall_s if load.executors else _NO_EXECUTOR_S)
-        facts = {"executors": load.executors, "jobs": load.jobs, "jobs_waiting": len(load.waiting)}
+        facts: dict[str, Any] = {"executors": load.executors, "jobs": load.jobs, "jobs_waiting": len(load.waiting)}
+        facts |= {"running": list(load.running)} if load.running else {}
         self._words = f"{len(load.waiting)} jobs wait for an executor for {longest_s:.0f} s, {load.executors} are granted" if stuck else ""
         if stuck:
             return ComponentHealth(ok=False, detail=self._words, hint=_NO_EXECUTOR_HINT, facts=facts)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Body, FastAPI, Query, Request, Response
+from fastapi import Body, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -37,7 +37,7 @@ from penstock.server.http.health_routes import add_health_routes
 from penstock.server.http.operation_routes import add_operation_routes
 from penstock.server.http.table_routes import add_table_routes
 from penstock.server.http.token_routes import add_token_routes
-from penstock.server.http.views import ShownFeeds, verdict_body
+from penstock.server.http.views import ShownFeeds
 from penstock.server.metrics import render
 from penstock.server.openapi.document import document_api
 from penstock.server.page.page_routes import add_page_routes
@@ -45,10 +45,10 @@ from penstock.server.sql.execution import SqlDesk
 from penstock.server.sql.explanation import Explainer
 from penstock.server.sql.sql_routes import add_sql_routes
 from penstock.server.verify.verification import Verifies
+from penstock.server.verify.verify_routes import add_verify_routes
 from penstock.store.settings import StoreSettings
 
 CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX = 4, 16
-VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX = 2, 4
 _UNREADABLE = 400
 _SEE = "See /api/openapi.json."
 
@@ -87,6 +87,7 @@ def build_api(
     shown = ShownFeeds(meta, creator, table_control, supervisor, clock, health, doubted, verification, kept_s)
     add_table_routes(app, shown, table_control)
     add_control_routes(app, control)
+    add_verify_routes(app, meta, verifier)
     explainer = Explainer(meta, creator, parallelism)
     add_sql_routes(app, SqlDesk(control, table_control, shown, verifier, explainer))
     add_page_routes(app)
@@ -95,7 +96,6 @@ def build_api(
     if callers is not None:
         add_token_routes(app, callers, clock)
     creations = CallPool("create a feed", CREATIONS_AT_ONCE, CREATIONS_WAITING_MAX)
-    verifications = CallPool("verify a feed", VERIFICATIONS_AT_ONCE, VERIFICATIONS_WAITING_MAX)
 
     # Encoded at once, and once for all who ask: there may be thousands, and other calls wait meanwhile.
     listed = SharedCall("list-feeds", lambda: msgspec.json.encode({"feeds": shown.all()}))
@@ -116,16 +116,6 @@ def build_api(
     @app.get("/api/v1/feeds/{name}")
     def show_feed(name: str) -> dict[str, Any]:
         return shown.show(name)
-
-    @app.post("/api/v1/feeds/{name}/verify")
-    async def verify_feed(name: str) -> dict[str, Any]:
-        # A difference is an answer, not an error: the caller sees every table.
-        return verdict_body(await verifications.run(lambda: verifier.verify(name)))
-
-    @app.get("/api/v1/feeds/{name}/verify")
-    def verify_progress(name: str, after: Annotated[int, Query(ge=0, le=2**31)] = 0) -> dict[str, Any]:
-        meta.get_feed(name)
-        return {"progress": verifier.progress(name)[after:]}
 
     @app.get("/metrics")
     def metrics() -> Response:

@@ -14,7 +14,7 @@ import msgspec
 from penstock.feed.bootstrap.bootstrap import BootstrapProgress
 from penstock.feed.window.assignment import Dispatcher
 from penstock.feed.window.coverage import DELIVERING, STOPPED
-from penstock.meta.records import DispatcherRecord, FeedRecord, SubscribeRecord, TableProgress
+from penstock.meta.records import Counted, DispatcherRecord, FeedRecord, RangeProgress, SubscribeRecord, TableProgress
 from penstock.meta.table_states import TableCondition, TableState
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -120,6 +120,26 @@ def progress_view(
         "checkpoint_ts": checkpoint_ts,
         "lag_s": round(lag_seconds(checkpoint_ts, clock), 3) if checkpoint_ts else None,
         "joining": joins,
+    }
+
+
+def range_view(feed: FeedRecord, one: Dispatcher, delivered: RangeProgress | None, clock: Clock) -> dict[str, Any]:
+    """Return how far one range of a table is."""
+    counted = delivered.counted if delivered else Counted()
+    checkpoint_ts = 0 if one.with_state else feed.checkpoint_ts
+    return {
+        "table": f"{one.schema}.{one.table}",
+        "range_id": str(one.id),
+        "number": one.id.span + 1,
+        "of": one.id.spans,
+        "rows": counted.rows,
+        "bytes": counted.nbytes,
+        "files": counted.files,
+        "delivered_ts": delivered.delivered_ts if delivered else 0,
+        "checkpoint_ts": checkpoint_ts,
+        "lag_s": round(lag_seconds(checkpoint_ts, clock), 3) if checkpoint_ts else None,
+        "joining": one.with_state,
+        "stopped": bool(one.stopped),
     }
 
 

@@ -23,7 +23,7 @@ from penstock.server.feeds.ports import Liveness, RunStatus
 from penstock.server.health.feed_watch import FeedProblem
 from penstock.server.health.report import ServerHealth
 from penstock.server.http.answers import error_body
-from penstock.server.http.table_views import feed_tables, progress_view, stopped_view, table_view, uncovered
+from penstock.server.http.table_views import feed_tables, find_table, progress_view, range_view, stopped_view, table_view, uncovered
 from penstock.server.verify.verification import Verdict
 from penstock.settings.masking import mask_text, mask_tree, mask_uri
 from penstock.sink.catalog import kind_of
@@ -83,6 +83,17 @@ class ShownFeeds:
     def tables(self, name: str) -> list[dict[str, Any]]:
         """Return every table of a feed as it is shown."""
         return self._tables(self._meta.get_feed(full_name(name)))
+
+    def ranges(self, name: str, table: str = "") -> list[dict[str, Any]]:
+        """Return how far each range of a feed's tables is, or of one table; no key is shown, because keys are rows."""
+        feed = self._meta.get_feed(full_name(name))
+        records = self._meta.dispatchers(feed.name)
+        live = FeedDocument.of(feed).dispatchers if records is None else [from_record(record) for record in records]
+        if table:
+            named = find_table(feed_tables(self._meta.feed_tables(feed.name), records), table)
+            live = [one for one in live if one.id.table_id in named.table_ids]
+        delivered = {one.range_id: one for one in self._meta.range_progress(feed.name)}
+        return [range_view(feed, one, delivered.get(str(one.id)), self._clock) for one in live]
 
     def _tables(self, feed: FeedRecord) -> list[dict[str, Any]]:
         doubted = self._doubted_of(feed)

@@ -91,6 +91,30 @@ class Tables(msgspec.Struct):
     tables: list[Table]
 
 
+class Range(msgspec.Struct):
+    """A range of a table's keys, which one dispatcher delivers: the how-manieth of how many, and how far it is."""
+
+    table: str
+    range_id: str
+    number: int
+    of: int
+    rows: int
+    bytes: int
+    files: int
+    delivered_ts: int
+    checkpoint_ts: int
+    lag_s: float | None
+    joining: bool
+    stopped: bool
+
+
+class Ranges(msgspec.Struct):
+    """Ranges of a feed's tables, and how many there are of those that were asked for."""
+
+    ranges: list[Range]
+    total: int
+
+
 class Uncovered(msgspec.Struct):
     """A table whose rows the checkpoint does not promise."""
 
@@ -188,9 +212,17 @@ class Verification(msgspec.Struct):
 
 
 class VerificationProgress(msgspec.Struct):
-    """What was told of a verification that is under way."""
+    """Whether a verification is under way, and what was told of it."""
 
+    under_way: bool
     progress: list[str]
+
+
+class CancelledVerification(msgspec.Struct):
+    """Whether there was a verification to cancel; whoever waits for it gets ``CANCELLED``."""
+
+    name: str
+    cancelled: bool
 
 
 class PreviewColumn(msgspec.Struct):

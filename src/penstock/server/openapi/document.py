@@ -28,6 +28,8 @@ TYPES: dict[tuple[str, str], tuple[int, tuple[Any, ...]]] = {
     ("get", f"{_FEED}/history"): (200, (a.History,)),
     ("get", f"{_FEED}/verify"): (200, (a.VerificationProgress,)),
     ("post", f"{_FEED}/verify"): (200, (a.Verification,)),
+    ("delete", f"{_FEED}/verify"): (202, (a.CancelledVerification,)),
+    ("get", f"{_FEED}/ranges"): (200, (a.Ranges,)),
     ("get", f"{_FEED}/dead-letters"): (200, (a.DeadLetters,)),
     ("post", f"{_FEED}/dead-letters/{{letter}}/show"): (200, (dict[str, Any],)),
     ("post", f"{_FEED}/dead-letters/{{letter}}/retry"): (200, (a.TakenLetter,)),

@@ -1,6 +1,7 @@
 // The page: which view is shown, asking again while somebody looks, and the keyboard.
 import { ApiError, call, el, notice, session, setChip, trouble } from "/page/parts.js";
-import { feedDetail, feedList, newFeed, servers, signIn, sql } from "/page/views.js";
+import { feedDetail } from "/page/feed.js";
+import { feedList, newFeed, servers, signIn, sql } from "/page/views.js";
 
 const EVERY_MS = 2000;
 const main = document.getElementById("main");
@@ -10,6 +11,7 @@ let view = null;
 let timer = 0;
 let turn = 0;
 let away = null;
+let answered = null;
 
 // The address that `penstock page` prints carries a token behind the #, which no browser sends anywhere. It leaves the address at once.
 const handed = /^#token=([\w.~-]+)$/.exec(location.hash);
@@ -18,9 +20,13 @@ if (handed) {
   history.replaceState(null, "", "/#/");
 }
 
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
 function wanted() {
   const [, section, rest] = /^#\/([a-z]*)(?:\/(.*))?$/.exec(location.hash || "#/") || [null, "", ""];
-  if (section === "feed" && rest) return ["feeds", feedDetail(decodeURIComponent(rest))];
+  if (section === "feed" && rest) return ["feeds", feedDetail(decoded(rest))];
   if (section === "new") return ["new", newFeed()];
   if (section === "servers") return ["servers", servers()];
   if (section === "sql") return ["sql", sql()];
@@ -28,6 +34,7 @@ function wanted() {
 }
 
 function open() {
+  document.getElementById("dialog").close();
   const [section, made] = wanted();
   show(made);
   for (const link of document.querySelectorAll("nav a")) {
@@ -39,8 +46,8 @@ function open() {
 function show(made) {
   view = made;
   view.again = ask;
-  document.title = `${made.title} · Penstock`;
   away = null;
+  main.removeAttribute("data-stale");
   main.replaceChildren(made.node);
   main.focus({ preventScroll: true });
   ask();
@@ -53,17 +60,31 @@ async function ask() {
   try {
     const told = await asked.poll();
     if (mine !== turn || asked !== view) return;
-    if (away) { away.remove(); away = null; notice("The server answers again."); }
+    if (away) { away.remove(); away = null; main.removeAttribute("data-stale"); notice("The server answers again."); }
+    answered = new Date();
     asked.show(told);
+    document.title = `${asked.title} · Penstock`;
     leave.hidden = !session.token;
   } catch (error) {
     if (mine !== turn || asked !== view) return;
     if (!(error instanceof ApiError)) throw error;
     if (error.status === 401 || error.code === "API_TOKEN_REQUIRED") { enter(session.token ? error : null); return; }
-    if (!away) { away = trouble(error); main.prepend(away); }
+    if (error.status === 404) { gone(error); return; }
+    if (!away) {
+      // What stays on the screen is old, and must not look as if it were not.
+      away = trouble(error);
+      if (answered) away.append(el("p", {}, `What is below is as it was at ${answered.toLocaleTimeString()}.`));
+      main.dataset.stale = "yes";
+      main.prepend(away);
+    }
   } finally {
     if (mine === turn && asked === view) timer = setTimeout(ask, document.hidden ? 15000 : EVERY_MS);
   }
+}
+
+// What was looked at is not there, or not there any more: nothing of it stays on the screen.
+function gone(error) {
+  show({ node: el("div", {}, el("h1", {}, "There is nothing here"), trouble(error), el("a", { class: "button", href: "#/" }, "All feeds")), title: "Nothing here", poll: async () => null, show() {}, key: () => false });
 }
 
 function enter(why) {
@@ -76,7 +97,7 @@ function enter(why) {
 async function look() {
   if (session.token || !document.getElementById("token")) {
     try {
-      const told = await call("/api/v1/health");
+      const told = await call("/api/v1/health?quiet=yes");
       setChip(health, told.status === "ok" ? "healthy" : "not healthy", told.status === "ok" ? "good" : "bad");
     } catch (error) {
       setChip(health, error.status ? "…" : "unreachable", error.status ? "idle" : "bad");

@@ -15,6 +15,7 @@ PAGE_FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page/feed.js": ("feed.js", "text/javascript; charset=utf-8"),
     "/page/views.js": ("views.js", "text/javascript; charset=utf-8"),
     "/page/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
     "/favicon.ico": ("icon.svg", "image/svg+xml"),

@@ -42,11 +42,17 @@ class FeedAnswers:
         with self._sources.holding(self._meta.get_feed(name)) as source:
             return source.verifier.verify(name)
 
-    def progress(self, name: str) -> list[str]:
-        """Return what was told of a feed's verification that is under way, oldest first; nothing where none is."""
+    def progress(self, name: str) -> list[str] | None:
+        """Return what was told of a feed's verification that is under way, oldest first; None where none is."""
         place = self._sources.place_of(self._meta.get_feed(name))
         source = self._sources.opened(place.uri) if place is not None else None
-        return source.verifier.progress(name) if source is not None else []
+        return source.verifier.progress(name) if source is not None else None
+
+    def cancel(self, name: str) -> bool:
+        """Have a feed's verification that is under way end; return whether there was one."""
+        place = self._sources.place_of(self._meta.get_feed(name))
+        source = self._sources.opened(place.uri) if place is not None else None
+        return source is not None and source.verifier.cancel(name)
 
     def verification(self, name: str) -> dict[str, Any] | None:
         """Return what verification on a schedule found of a feed, None where it is not verified so."""

@@ -88,8 +88,11 @@ class Verifies(Protocol):
     def verify(self, name: str) -> Verdict:
         """Compare the target of a feed with the upstream, as of the target's checkpoint."""
 
-    def progress(self, name: str) -> list[str]:
-        """Return what was told of a feed's verification that is under way, oldest first; nothing where none is."""
+    def progress(self, name: str) -> list[str] | None:
+        """Return what was told of a feed's verification that is under way, oldest first; None where none is."""
+
+    def cancel(self, name: str) -> bool:
+        """Have a feed's verification that is under way end with ``CANCELLED``, soon; return whether there was one."""
 
 
 class FeedVerifier:
@@ -112,6 +115,8 @@ class FeedVerifier:
         self._resolve = resolve
         self._states = states
         self._progress: tuple[str, list[str]] = ("", [])
+        self._cancelled: list[str] | None = None
+        """The lines of the verification that shall end: those of the next one are another list."""
         self._meta = meta
         self._verify_moving = verify_moving
         self._upstream = upstream
@@ -160,10 +165,18 @@ class FeedVerifier:
             verdict = TablesVerifier(tables, self._upstream, self._tell).verify(table_ids, config.settings.start_ts)
             return msgspec.structs.replace(verdict, tables=(*verdict.tables, *left_out.values()))
 
-    def progress(self, name: str) -> list[str]:
-        """Return what was told of a feed's verification that is under way, oldest first; nothing where none is."""
+    def progress(self, name: str) -> list[str] | None:
+        """Return what was told of a feed's verification that is under way, oldest first; None where none is."""
         under_way, lines = self._progress
-        return list(lines) if under_way == name else []
+        return list(lines) if under_way == name else None
+
+    def cancel(self, name: str) -> bool:
+        """Have a verification end where it next has something to tell: with the next table, or after some rows of this one."""
+        under_way, lines = self._progress
+        if under_way != name:
+            return False
+        self._cancelled = lines
+        return True
 
     def _open(self, name: str, target: SinkConfig) -> tuple[StorageReader, set[tuple[DispatcherId, int]]]:
         """Open the target; return with it the dispatchers, each with its beginning, that are surely in it up to its checkpoint.
@@ -203,8 +216,10 @@ class FeedVerifier:
         return found
 
     def _tell(self, line: str) -> None:
+        name, lines = self._progress
+        if self._cancelled is lines:
+            raise PenstockError("CANCELLED", f"the verification of {name} was cancelled")
         log.info("verifying", extra={"progress": line})
-        lines = self._progress[1]
         if len(lines) < LINES_MAX:
             lines.append(line)
 

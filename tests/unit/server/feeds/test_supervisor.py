@@ -15,6 +15,7 @@ from penstock.meta.engine import MetaSettings, sqlite_url
 from penstock.meta.records import NOBODY, FeedRecord, ReachedState, RequestedState
 from penstock.model.errors import PenstockError
 from penstock.server.feeds.supervisor import Supervisor
+from penstock.server.health.looks import meta_look
 from testing.paths.feed_run import ScriptedFeedRun, ScriptedFeedRunFactory
 from testing.servers.waiting import wait_until
 from testing.twins.clock import SimulatedClock
@@ -335,6 +336,20 @@ def test_a_meta_database_that_is_away_takes_no_feed_away(
     found = meta.get_feed("orders")
     assert (found.owner, found.epoch, run.stopped.is_set()) == ("a", 1, False)
     assert other_factory.waiting() == 0
+
+
+def test_a_meta_database_that_can_be_read_and_not_written_is_not_well(
+    meta: MetaDatabase, impatient: MetaDatabase, outage: Outage, clock: SimulatedClock
+) -> None:
+    create(meta)
+    supervisor = Supervisor("a", impatient, ScriptedFeedRunFactory(), SupervisorSettings(), clock, random.Random(0))
+    with outage():
+        supervisor.scan()
+        look = meta_look(impatient, lambda: supervisor.meta_failure)
+        assert (look.ok, "META_UNAVAILABLE" in look.detail, bool(look.hint)) == (False, True, True)
+    supervisor.scan()
+    assert meta_look(impatient, lambda: supervisor.meta_failure).ok
+    supervisor.stop()
 
 
 def test_an_owner_that_died_while_the_meta_database_was_away_is_followed(

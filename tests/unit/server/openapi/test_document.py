@@ -74,6 +74,9 @@ def test_every_route_answers_what_the_document_says(called: Called) -> None:
         called.call("GET", f"{F}/tables", name=name)
         called.call("GET", f"{F}/verify", name=name)
         called.call("POST", f"{F}/verify", name=name)
+        called.call("DELETE", f"{F}/verify", name=name)
+        called.call("GET", f"{F}/ranges", name=name)
+        called.call("GET", f"{F}/ranges", query="?table=shop.none", name=name)
         called.call("GET", f"{F}/dead-letters", name=name)
         for verb in ("show", "retry"):
             called.call("POST", f"{F}/dead-letters/{{letter}}/{verb}", name=name, letter="none")

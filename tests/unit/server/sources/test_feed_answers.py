@@ -67,8 +67,8 @@ def test_nothing_is_opened_to_answer_and_the_reason_is_told(lab: Lab) -> None:
         lab.scripted.sources.begin(SHOP.uri)
     with pytest.raises(PenstockError, match="UPSTREAM_UNREACHABLE"):
         lab.answers.verify("orders")
-    assert (lab.answers.progress("orders"), lab.answers.verification("orders")) == ([], None)
-    assert (lab.answers.progress("foreign"), lab.answers.verification("foreign")) == ([], None)
+    assert (lab.answers.progress("orders"), lab.answers.verification("orders")) == (None, None)
+    assert (lab.answers.progress("foreign"), lab.answers.verification("foreign")) == (None, None)
     foreign = lab.answers.doubted(lab.meta.get_feed("foreign"))
     assert foreign is not None
     assert foreign.states() == []

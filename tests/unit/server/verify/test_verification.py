@@ -269,6 +269,49 @@ def test_one_verification_at_a_time(lab: Lab, tmp_path: Path) -> None:
         feeds.meta.close()
 
 
+def test_a_verification_that_is_cancelled_ends_and_the_next_one_does_not(lab: Lab, tmp_path: Path) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow:
+        """Waits before the first table."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lab.upstream, name)
+
+        def schema_history(self, table_id: int) -> Any:
+            entered.set()
+            assert leave.wait(120)
+            return lab.upstream.schema_history(table_id)
+
+    feeds = Feeds(tmp_path, lab, "dataserver://h:1")
+    lab.target.deliver(0, lab.put(1, 3, "x"))
+    verifier = FeedVerifier(feeds.meta, Slow(), "dataserver://h:1", never)
+    found: list[str] = []
+
+    def verify() -> None:
+        try:
+            verifier.verify("f")
+        except PenstockError as error:
+            found.append(error.code)
+
+    assert not verifier.cancel("f"), "there is none"
+    first = threading.Thread(target=verify)
+    try:
+        first.start()
+        assert entered.wait(120)
+        assert verifier.progress("f") == []
+        assert verifier.progress("g") is None
+        assert not verifier.cancel("g")
+        assert verifier.cancel("f")
+    finally:
+        leave.set()
+        first.join(120)
+    assert found == ["CANCELLED"]
+    assert verifier.progress("f") is None
+    assert verifier.verify("f").identical
+    feeds.meta.close()
+
+
 def test_a_table_that_joined_in_a_window_whose_checkpoint_is_not_published_yet_is_not_missed(lab: Lab, tmp_path: Path) -> None:
     """The commit in the meta database comes a moment before: a reader of the target does not see the table's rows yet."""
     feeds = Feeds(tmp_path, lab, "dataserver://h:1")
