@@ -25,7 +25,7 @@ CAPTURABLE = """c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersis
 """Which tables can be captured."""
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull,
-  pg_get_expr(d.adbin, d.adrelid),
+  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, 0) END,
   coalesce(a.attnum = ANY (p.indkey::int2[]), false), coalesce(a.attnum = ANY (r.indkey::int2[]), false),
   tn.nspname, t.typname,
   coalesce(coll.collname IN ('C', 'POSIX', 'ucs_basic')
@@ -49,6 +49,8 @@ LEFT JOIN pg_collation coll ON coll.oid = a.attcollation
 WHERE {capturable} {only}
 ORDER BY c.oid, a.attnum
 """
+"""All columns of tables. A default names no column, so it is printed without its table: with it, the server would go through the names of
+all columns, two by two, for each of them."""
 _UNIQUE_KEYS = """
 SELECT i.indrelid, i.indkey FROM pg_index i
 WHERE i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indrelid IN ({oids})
