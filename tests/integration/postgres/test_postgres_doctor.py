@@ -85,12 +85,16 @@ def test_tables_that_look_right_and_are_not(lab):
     lab.sql("CREATE TABLE trap.parts (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE trap.p1 PARTITION OF trap.parts DEFAULT")
     lab.sql('ALTER TABLE trap.p1 REPLICA IDENTITY NOTHING; CREATE UNLOGGED TABLE trap.brief (id int); CREATE TABLE trap."Odd ""x" (v int)')
     lab.sql("CREATE TABLE trap.half (a int, c int, b int GENERATED ALWAYS AS (c * 2) STORED, PRIMARY KEY (a, b))")
+    lab.sql("CREATE TABLE trap.split (id int PRIMARY KEY, u int NOT NULL) PARTITION BY RANGE (id)")
+    lab.sql("CREATE TABLE trap.s1 PARTITION OF trap.split DEFAULT; CREATE UNIQUE INDEX s1u ON trap.s1 (u)")
+    lab.sql("ALTER TABLE trap.s1 REPLICA IDENTITY USING INDEX s1u")
     lab.sql("GRANT USAGE ON SCHEMA trap TO cdc; GRANT SELECT ON ALL TABLES IN SCHEMA trap TO cdc")
     found = {f.name: f for f in examine(uri, ["trap.*"])}
     blocking = {n for n, f in found.items() if f.blocks and n.startswith("trap")}
     assert blocking == {
-        *(f"trap.{t}: publication" for t in ("late", "secret", "parts", "half", 'Odd "x')),
-        *("trap.late: replica identity", "trap.half: replica identity", "trap.secret: row-level security", "trap.parts: partitions"),
+        *(f"trap.{t}: publication" for t in ("late", "secret", "parts", "half", "split", 'Odd "x')),
+        *("trap.late: replica identity", "trap.half: replica identity", "trap.secret: row-level security"),
+        *("trap.parts: partitions", "trap.split: partitions"),
     }
     assert found["trap.brief"].found.startswith("unlogged")
     for name in sorted(blocking):

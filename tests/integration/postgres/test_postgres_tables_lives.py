@@ -222,6 +222,11 @@ ROWS_DOUBTED = {
         "INSERT INTO shop.g VALUES (1, 1), (1, 2)",
         "UPDATE shop.g SET c = 7 WHERE c = 1; DELETE FROM shop.g WHERE c = 2",
     ],
+    "partition_that_names_rows_by_another_index": [
+        "CREATE UNIQUE INDEX by_v ON shop.p1 (v); ALTER TABLE shop.p1 ALTER v SET NOT NULL;"
+        "ALTER TABLE shop.p1 REPLICA IDENTITY USING INDEX by_v",
+        "UPDATE shop.p SET id = 7 WHERE id = 1; DELETE FROM shop.p WHERE id = 2",
+    ],
     "captured_table_attached": [
         "ALTER TABLE shop.p ATTACH PARTITION shop.alone FOR VALUES FROM (50) TO (60)",
         "INSERT INTO shop.p VALUES (51, 51)",
@@ -258,6 +263,12 @@ def test_rows_that_the_log_does_not_tell_are_doubted(lab, upstream, case, live):
 
 
 MORE = {
+    # Messages say that its old rows are whole, and they are not.
+    "partition_by_key_of_a_full_table": [
+        "ALTER TABLE shop.p ADD big text; ALTER TABLE shop.p1 ALTER big SET STORAGE EXTERNAL; ALTER TABLE shop.p REPLICA IDENTITY FULL;"
+        "INSERT INTO shop.p VALUES (3, 3, repeat('x', 9000))",
+        "UPDATE shop.p SET id = 4 WHERE id = 3; DELETE FROM shop.p WHERE id = 1",
+    ],
     "ctas": ["CREATE TABLE shop.c AS SELECT * FROM shop.t", "INSERT INTO shop.c VALUES (3, 3, 3)"],
     "like_all": ["CREATE TABLE shop.l (LIKE shop.t INCLUDING ALL); INSERT INTO shop.l SELECT * FROM shop.t", "UPDATE shop.l SET a = 0"],
     "truncate_and_reload": ["BEGIN; TRUNCATE shop.t; ALTER TABLE shop.t ADD c int DEFAULT 4; INSERT INTO shop.t VALUES (5, 5, 5); COMMIT"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.model.finding import Finding, Level
-from penstock.source.postgres.tables.catalog import CatalogTable
+from penstock.source.postgres.tables.catalog import HALF_NAMED, OTHERWISE_NAMED, CatalogTable
 from penstock.source.postgres.wire.address import PostgresAddress
 from penstock.source.postgres.wire.connection import Connection, quote_ident, quote_literal
 
@@ -76,10 +76,13 @@ def _partitions(table: CatalogTable, leaves: Sequence[tuple[str, str]]) -> Itera
         shown = ", ".join(silent[:_SHOWN_MAX])
         yield Finding(name, False, f"replica identity nothing: updates and deletes of {shown} are refused", "that of the table", fix)
     others = [sql for sql, identity in leaves if identity not in {"n", table.identity}] if table.identity in "df" else []
-    if others:
+    lost = table.unnamed == OTHERWISE_NAMED
+    if others or lost:
+        others = others or [sql for sql, _ in leaves]
         fix = " ".join(f"ALTER TABLE {sql} REPLICA IDENTITY {_identity_text(table)};" for sql in others)
         shown = ", ".join(others[:_SHOWN_MAX])
-        yield Finding(name, False, f"another replica identity than the table's: {shown}", "that of the table", fix, Level.SHOULD)
+        found = f"another replica identity than the table's: {shown}" + (": changed rows are not known" if lost else "")
+        yield Finding(name, False, found, "that of the table", fix, Level.MUST if lost else Level.SHOULD)
 
 
 def _identity_text(table: CatalogTable) -> str:
@@ -94,9 +97,8 @@ def _identity(table: CatalogTable) -> Finding:
     if table.identity == "n" and not table.partitioned:
         return Finding(name, False, f"nothing: {refused}", wanted, f"ALTER TABLE {sql} REPLICA IDENTITY {_identity_text(table)};")
     deferred = table.identity == "d" and table.has_key and table.deferrable
-    if deferred or table.is_half_named:
-        half = "the key has a generated column, which the log does not carry: changed rows are not known"
-        found = f"the primary key is deferrable, which names no row: {refused}" if deferred else half
+    if deferred or (table.is_half_named and table.unnamed == HALF_NAMED):
+        found = f"the primary key is deferrable, which names no row: {refused}" if deferred else table.unnamed
         return Finding(name, False, found, "a key that is not, or FULL", full)
     if not table.has_key and table.identity != "f":
         found = "no key: inserts are captured, updates and deletes are refused by the server while the table is published"

@@ -117,19 +117,25 @@ class TableFollower:
     def apply(self, notice: Notice, ts: int, ddls: list[DdlEvent]) -> None:
         """Take a relation or a truncate at its place between rows."""
         if notice.relation is not None:
-            self._relations[notice.oid] = self._without_half_key(notice.relation)
+            self._relations[notice.oid] = self._as_named(notice.relation)
             self._described[notice.oid] = ts
             self._ignored.discard(notice.oid)
         elif self._book.has_begun(notice.oid, ts, read=notice.oid in self._since):
             self._guarded(notice.oid, ts, lambda: ddls.append(self._book.truncate(notice.oid, ts)))
         self._known.pop(notice.oid, None)
 
-    def _without_half_key(self, relation: Relation) -> Relation:
-        """Return a relation that tells no key where a part of its key is no column of the log."""
+    def _as_named(self, relation: Relation) -> Relation:
+        """Return a relation that tells no key, and no old rows as a whole, where what it says of its table is not so for all its rows.
+
+        A part of a key may be no column of the log, and a partition's own replica identity counts, which no message tells.
+        """
         shown = self._fresh.get(relation.oid) or self._watch.seen(relation.oid)
-        is_half = shown is not None and shown.unnamed and relation.identity in "di"
+        if shown is None:
+            return relation
+        is_half = bool(shown.unnamed) and (relation.identity in "di" or shown.is_half_named)
         (self._half_named.add if is_half else self._half_named.discard)(relation.oid)
-        return msgspec.structs.replace(relation, identity="n") if is_half else relation
+        is_mixed = relation.identity == "f" == shown.identity and not shown.full and shown.has_key
+        return msgspec.structs.replace(relation, identity="n") if is_half or is_mixed else relation
 
     def bags(self) -> set[int]:
         """Return the tables whose rows are counted."""
@@ -153,7 +159,7 @@ class TableFollower:
             # Which rows were changed nobody knows; the table is read again once they are named.
             shown = self._fresh.get(oid) or self._watch.seen(oid)
             silence = shown.silence if shown is not None else None
-            self.doubt(known.table, ts, HALF_NAMED, silence.error(known.table) if silence is not None else None)
+            self.doubt(known.table, ts, silence.reason if silence else HALF_NAMED, silence.error(known.table) if silence else None)
             return None
         return known
 

@@ -73,7 +73,8 @@ def build_changes(
     at_old = np.full(len(rows), -1, dtype=np.int64)
     at_old[old_rows] = np.arange(len(old_rows))
     full = np.zeros(len(rows), dtype=np.bool_)
-    full[old_rows] = rows[old_rows, OLD_KIND] == OLD_FULL
+    # The message goes by the table's replica identity, also for the rows of a partition with another one.
+    full[old_rows] = (rows[old_rows, OLD_KIND] == OLD_FULL) & (relation.identity == "f")
     _fill_unchanged(new, old, at_new, at_old, full)
     if known.is_bag:
         if bool((~full & (rows[:, OP] != INSERT)).any()):

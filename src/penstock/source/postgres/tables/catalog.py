@@ -25,7 +25,7 @@ CAPTURABLE = """c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersis
 """Which tables can be captured."""
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relreplident, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull,
-  pg_get_expr(d.adbin, d.adrelid),
+  CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, 0) END,
   coalesce(a.attnum = ANY (p.indkey::int2[]), false), coalesce(a.attnum = ANY (r.indkey::int2[]), false),
   tn.nspname, t.typname,
   coalesce(coll.collname IN ('C', 'POSIX', 'ucs_basic')
@@ -49,6 +49,8 @@ LEFT JOIN pg_collation coll ON coll.oid = a.attcollation
 WHERE {capturable} {only}
 ORDER BY c.oid, a.attnum
 """
+"""All columns of tables. A default names no column, so it is printed without its table: with it, the server would go through the names of
+all columns, two by two, for each of them."""
 _UNIQUE_KEYS = """
 SELECT i.indrelid, i.indkey FROM pg_index i
 WHERE i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indrelid IN ({oids})
@@ -69,7 +71,10 @@ table's column ``ctid`` is written with it and never again, unlike its type, whi
 wait for whoever has locked one of them."""
 _LEAVES = f"""{PARTITION_TREE}
 SELECT t.root, k.oid, k.relfilenode, t.born AND kb.xmin = k.xmin AND k.relfilenode = k.oid AND k.relpersistence = 'p',
-  k.relkind = 'r' AND k.relpersistence = 'p', t.since
+  k.relkind = 'r' AND k.relpersistence = 'p', t.since, k.relreplident = 'f',
+  (SELECT string_agg(a.attname, ',' ORDER BY a.attname)
+    FROM pg_index x JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey::int2[])
+    WHERE x.indrelid = k.oid AND CASE k.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident ELSE false END)
 FROM tree t JOIN pg_class k ON k.oid = t.relid LEFT JOIN pg_attribute kb ON kb.attrelid = k.oid AND kb.attnum = -1
 WHERE k.relkind <> 'p' ORDER BY t.root, k.oid
 """
@@ -92,6 +97,7 @@ FIRST_USER_OID = 16_384
 OID_BITS = 32
 OID_MASK = (1 << OID_BITS) - 1
 _MISSING, _KIND, _FILE, _DEFERRABLE, _PRISTINE, _GENERATED, _NAMED = range(15, 22)
+OTHERWISE_NAMED = "a partition names its rows otherwise than the table (REPLICA IDENTITY): the log does not tell which row was changed"
 HALF_NAMED = "its key has a generated column: the log does not tell which row was changed"
 _DOMAINS = "SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'"
 
@@ -122,6 +128,10 @@ class Storage(msgspec.Struct, frozen=True):
     """Whether the log has its rows; those of an unlogged or foreign partition it does not have."""
     since: str = ""
     """Which transactions made it a partition, it and those that it is a part of."""
+    full: bool = False
+    """Whether the log has old rows of a partition with all their values: its own replica identity counts, not its table's."""
+    named_by: str = ""
+    """The columns by which the log names changed rows of a partition, in order of names; empty where by none, or by all."""
 
 
 class CatalogTable(msgspec.Struct, frozen=True):
@@ -154,8 +164,11 @@ class CatalogTable(msgspec.Struct, frozen=True):
     """Changes with whatever may have kept the publication from giving its rows for a while, though it gives them before and after."""
     deferrable: bool = False
     """Whether the primary key is checked at the end of a transaction, so that two rows may have one key in between."""
-    unnamed: bool = False
-    """Whether a column of its key is generated: the log does not carry it, so the rest of the key does not name a row."""
+    unnamed: str = ""
+    """Why the log may not tell which row was changed: a column of the key is generated, which the log does not carry, or a partition names
+    its rows by other columns than the key."""
+    full: bool = False
+    """Whether the log has old rows with all their values, in every partition."""
 
     @property
     def has_key(self) -> bool:
@@ -164,8 +177,8 @@ class CatalogTable(msgspec.Struct, frozen=True):
 
     @property
     def is_half_named(self) -> bool:
-        """Return whether the log names changed rows by a key of which it carries a part at most."""
-        return self.unnamed and self.identity in "di"
+        """Return whether the log does not tell which row was changed."""
+        return bool(self.unnamed) and (self.identity in "di" or self.unnamed == OTHERWISE_NAMED)
 
     @property
     def silence(self) -> Silence | None:
@@ -178,7 +191,8 @@ class CatalogTable(msgspec.Struct, frozen=True):
             return Silence("the publication does not give inserts, updates and deletes alike", way)
         if self.is_half_named:
             name = f"{quote_ident(self.schema)}.{quote_ident(self.table)}"
-            return Silence(HALF_NAMED, f"ALTER TABLE {name} REPLICA IDENTITY FULL")
+            same = "ALTER TABLE … REPLICA IDENTITY DEFAULT, or FULL where the table has no key, for each of its partitions"
+            return Silence(self.unnamed, same if self.unnamed == OTHERWISE_NAMED else f"ALTER TABLE {name} REPLICA IDENTITY FULL")
         if not all(s.logged for s in self.storage):
             return Silence("a partition of it is unlogged or foreign: the log has none of its rows", "ALTER TABLE … SET LOGGED")
         return None
@@ -250,8 +264,8 @@ def _partitions(
     """Return the partitions with rows of partitioned tables, and what they keep for rows from before a column: smallest and largest."""
     oids = ", ".join(str(o) for o in roots)
     leaves: dict[int, tuple[Storage, ...]] = {}
-    for root, leaf, file, pristine, logged, since in connection.query(_LEAVES.format(oids=oids)):
-        found = Storage(int(leaf or 0), int(file or 0), pristine == "t", logged == "t", since or "")
+    for root, leaf, file, pristine, logged, since, full, named_by in connection.query(_LEAVES.format(oids=oids)):
+        found = Storage(int(leaf or 0), int(file or 0), pristine == "t", logged == "t", since or "", full == "t", named_by or "")
         leaves[int(root or 0)] = (*leaves.get(int(root or 0), ()), found)
     defaults: dict[int, dict[str, tuple[str | None, str | None]]] = {}
     for root, name, low, high in connection.query(_LEAF_DEFAULTS.format(oids=oids)):
@@ -314,8 +328,10 @@ def _table(
     # Old rows carry the columns of the identity's index only, so these name a row wherever an index is chosen.
     key_at = 11 if identity == "i" else 10
     partitioned = every[0][_KIND] == "p"
-    unnamed = any(row[key_at] == "t" and row[_GENERATED] for row in every)
-    named = not unnamed and any(row[key_at] == "t" for row in rows)
+    half = any(row[key_at] == "t" and row[_GENERATED] for row in every)
+    named = not half and any(row[key_at] == "t" for row in rows)
+    key_names = ",".join(sorted(row[5] or "" for row in every if row[key_at] == "t"))
+    otherwise = any(s.named_by not in {"", key_names} for s in leaves)
     columns = []
     for row in rows:
         type_oid = int(row[6] or 0)
@@ -343,5 +359,6 @@ def _table(
         partitioned=partitioned,
         pristine=every[0][_PRISTINE] == "t",
         deferrable=every[0][_DEFERRABLE] == "t",
-        unnamed=unnamed,
+        unnamed=HALF_NAMED if half else OTHERWISE_NAMED if otherwise else "",
+        full=identity == "f" and all(s.full for s in leaves),
     )

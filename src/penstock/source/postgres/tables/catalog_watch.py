@@ -31,7 +31,9 @@ SELECT c.oid, md5(concat_ws(',', n.nspname, c.relname, c.relkind, c.relpersisten
   (SELECT string_agg(concat_ws(':', p.oid, p.xmin), ';' ORDER BY p.oid) FROM pg_publication p),
   (SELECT string_agg(concat_ws(':', i.indexrelid, i.indisprimary, i.indisreplident), ';' ORDER BY i.indexrelid)
     FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
-  (SELECT string_agg(concat_ws(':', k.oid, k.relfilenode, k.relpersistence, t.since), ';' ORDER BY k.oid)
+  (SELECT string_agg(concat_ws(':', k.oid, k.relfilenode, k.relpersistence, t.since, k.relreplident,
+      (SELECT string_agg(concat_ws('-', i.indexrelid, i.indisprimary, i.indisreplident), '.' ORDER BY i.indexrelid)
+        FROM pg_index i WHERE i.indrelid = k.oid AND (i.indisprimary OR i.indisreplident))), ';' ORDER BY k.oid)
     FROM tree t JOIN pg_class k ON k.oid = t.relid WHERE t.root = c.oid AND k.relkind <> 'p')))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid IN ({{oids}})
