@@ -200,6 +200,17 @@ ONCE_WRONG = {
         *("down", "DELETE FROM t1 WHERE k0 = 2", "UPDATE t1 SET a = 3 WHERE k0 = 1", "INSERT INTO t1 (k0, a) VALUES (4, 4)", "settle"),
         *("SET GLOBAL binlog_row_metadata = FULL", "DELETE FROM t1 WHERE k0 = 1", "restart", "settle", "end"),
     ],
+    "a_table_gets_the_name_that_it_has": [
+        *(
+            TABLE.format("t1"),
+            "INSERT INTO t1 VALUES (1, 1)",
+            "begin",
+            "settle",
+            "ALTER TABLE t1 RENAME TO t1",
+            "INSERT INTO t1 VALUES (2, 2)",
+        ),
+        *("settle", "down", "ALTER TABLE t1 RENAME = t1, ADD COLUMN b INT DEFAULT 5", "settle", "end"),
+    ],
     "a_session_writes_names_in_another_charset": [
         *(TABLE.format("t1"), "begin", "SET NAMES latin1", "CREATE TABLE `té` (k0 INT PRIMARY KEY)", "INSERT INTO `té` VALUES (1)"),
         *("ALTER TABLE t1 ADD COLUMN `ü` VARCHAR(9) DEFAULT 'ö'", "INSERT INTO t1 VALUES (2, 2, 'y')", "settle", "down"),

@@ -187,7 +187,7 @@ class TableVersions:
                 return self._truncate(statement.tables[0], query, ts)
             if statement.type is DdlType.CREATE_TABLE:
                 return self._create(statement, query, ts)
-            if statement.type in _NAMES_ONLY and statement.renamed:
+            if statement.type in _NAMES_ONLY:
                 return self._rename(statement, query, ts)
             return self._change(statement, query, ts)
 
