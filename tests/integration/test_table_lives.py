@@ -213,6 +213,35 @@ ONCE_WRONG = {
         *("SET binlog_format = STATEMENT", "DELETE FROM t1 WHERE a = 1 LIMIT 1", "SET binlog_format = ROW"),
         *("ALTER TABLE t1 ADD PRIMARY KEY (a)", "ALTER TABLE t1 DROP PRIMARY KEY", "settle", "end"),
     ],
+    "a_table_is_replaced_by_a_query": [
+        *("CREATE TABLE t1 (k0 INT NOT NULL, a INT, PRIMARY KEY (k0))", "INSERT INTO t1 VALUES (1, 1)", "begin", "settle"),
+        *("CREATE OR REPLACE TABLE t1 (k0 INT NOT NULL, a INT, PRIMARY KEY (k0)) SELECT 5 AS k0, 5 AS a", "settle", "down"),
+        *("CREATE TEMPORARY TABLE s (k0 INT)", "INSERT INTO s VALUES (7)", "CREATE OR REPLACE TABLE t1 AS SELECT * FROM s"),
+        *("CREATE TABLE t2 AS SELECT * FROM s", "settle", "end"),
+    ],
+    "rows_end_in_a_table_that_shows_when_and_a_log_that_does_not_tell_names": [
+        *(
+            "SET GLOBAL binlog_row_metadata = MINIMAL",
+            "CREATE TABLE t1 (k0 INT PRIMARY KEY, a INT, rs TIMESTAMP(6) GENERATED ALWAYS AS ROW START,"
+            " re TIMESTAMP(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME(rs, re)) WITH SYSTEM VERSIONING",
+            "INSERT INTO t1 (k0, a) VALUES (1, 1), (2, 2)",
+            "begin",
+            "settle",
+        ),
+        *("down", "DELETE FROM t1 WHERE k0 = 2", "UPDATE t1 SET a = 3 WHERE k0 = 1", "INSERT INTO t1 (k0, a) VALUES (4, 4)", "settle"),
+        *("SET GLOBAL binlog_row_metadata = FULL", "DELETE FROM t1 WHERE k0 = 1", "restart", "settle", "end"),
+    ],
+    "a_table_gets_the_name_that_it_has": [
+        *(
+            TABLE.format("t1"),
+            "INSERT INTO t1 VALUES (1, 1)",
+            "begin",
+            "settle",
+            "ALTER TABLE t1 RENAME TO t1",
+            "INSERT INTO t1 VALUES (2, 2)",
+        ),
+        *("settle", "down", "ALTER TABLE t1 RENAME = t1, ADD COLUMN b INT DEFAULT 5", "settle", "end"),
+    ],
     "a_session_writes_names_in_another_charset": [
         *(TABLE.format("t1"), "begin", "SET NAMES latin1", "CREATE TABLE `té` (k0 INT PRIMARY KEY)", "INSERT INTO `té` VALUES (1)"),
         *("ALTER TABLE t1 ADD COLUMN `ü` VARCHAR(9) DEFAULT 'ö'", "INSERT INTO t1 VALUES (2, 2, 'y')", "settle", "down"),

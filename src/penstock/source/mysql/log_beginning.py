@@ -27,6 +27,8 @@ _YOUNG_MS_MAX = 3_600_000
 _NO_EVENT = " 1220 "
 """What a server answers that finds no event at an offset."""
 _GTID = re.compile(r"\b\d+-\d+-\d+\b(?!-)|\b[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}:\d+")
+_NAMELESS, _HEAD_EVENTS = "Anonymous", 3
+"""What begins a transaction without a GTID, and how many events of a file tell: its format, the GTIDs before it, its first transaction."""
 _INNER_EVENTS = ("Query", "Xid", "Table_map", "Annotate_rows", "Rows_query", "Write_rows", "Update_rows", "Delete_rows")
 """What stands inside of transactions, and never behind one."""
 
@@ -41,6 +43,24 @@ def check_beginning(server: Server, start: LogPosition, server_id: int, settings
     if is_behind or (began_ms > physical_ms(start.ts) - _YOUNG_MS_MAX and _is_another(server, place, sizes)):
         raise PenstockError(
             "LOG_PURGED", f"{server.address.shown}: its log begins after the place where it was read: it was reset or purged"
+        )
+    if not server.mariadb and place.gtids is not None and _has_nameless(server, place, list(sizes), sizes.get(place.file, 0)):
+        raise PenstockError("LOG_PURGED", f"{server.address.shown}: transactions without GTIDs follow the place where its log was read")
+
+
+def _has_nameless(server: Server, place: LogPlace, files: list[str], size: int) -> bool:
+    """Return whether transactions without GTIDs follow a place: whoever asks by GTIDs is not sent them, and not told.
+
+    MySQL begins another file whenever its ``gtid_mode`` changes, so the first transaction of a file tells for all of it.
+    """
+    with server.session() as session:
+        if place.file not in files or place.gtids is None or not place.gtids.has_server(server.identity(session)):
+            return False
+        later = files[files.index(place.file) + (place.offset >= size) :]
+        return any(
+            str(event["event_type"]).startswith(_NAMELESS)
+            for file in later
+            for event in session.records(f"SHOW BINLOG EVENTS IN '{file}' LIMIT {_HEAD_EVENTS}")
         )
 
 

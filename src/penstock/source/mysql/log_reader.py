@@ -26,7 +26,7 @@ from penstock.source.mysql.log_line import LogLine, MarkPace
 from penstock.source.mysql.position import LogPlace
 from penstock.source.mysql.prepared_transactions import PreparedTransaction, PreparedTransactions
 from penstock.source.mysql.rows.rows_decoder import ReadRows, RowsDecoder
-from penstock.source.mysql.tables.ddl_parts import DdlPart, ddl_parts
+from penstock.source.mysql.tables.ddl_parts import DdlPart, ddl_parts, makes_table
 from penstock.source.mysql.tables.harmless import plain_words
 from penstock.source.mysql.tables.table_slots import TableSlots
 from penstock.source.mysql.tables.table_versions import TableVersions, Told
@@ -304,7 +304,8 @@ class LogReader:
             return
         parts = ddl_parts(query, self._scan.is_of_session, self._scan.is_undone)
         doubts = self._texts.doubts(exact, query.schema) if parts is None else []
-        if inside and (parts is None or self._scan.is_of_session):
+        # MariaDB marks every CREATE OR REPLACE as one of its session, and whatever read a temporary table.
+        if inside and (parts is None or (self._scan.is_of_session and not makes_table(parts))):
             self._doubts.add_undated(self._scan.whole, doubts)
             self._scan.skip()
             return

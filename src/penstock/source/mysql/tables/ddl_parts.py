@@ -7,6 +7,8 @@ reads the log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.ddl.statement import Statement, parse_statement
 from penstock.ddl.tokens import tokens
 from penstock.model.ddl import DdlType
@@ -33,3 +35,8 @@ def ddl_parts(query: QueryEvent, is_of_session: bool = False, is_undone: bool = 
     # One that was to replace a table and failed has dropped it.
     dropped = Statement(DdlType.DROP_TABLE, statement.schema, statement.tables)
     return [(dropped, compose_drop(statement.tables))] if statement.renamed else []
+
+
+def makes_table(parts: Sequence[DdlPart]) -> bool:
+    """Return whether a statement makes a table that every session sees: such a one says TEMPORARY otherwise, and is no DDL here."""
+    return any(statement.type is DdlType.CREATE_TABLE for statement, _ in parts)

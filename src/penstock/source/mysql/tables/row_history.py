@@ -44,6 +44,12 @@ def shown_part(mapped: TableMap, known: int | None, row_end: str) -> TableMap:
     return msgspec.structs.replace(mapped, columns=mapped.columns[:count], key=key)
 
 
+def may_show_end(mapped: TableMap) -> bool:
+    """Return whether a table may show when its rows began and ended: two moments that are never NULL, one in the key, if one is told."""
+    moments = {p for p, c in enumerate(mapped.columns) if _is_moment(c) and not c.nullable}
+    return len(moments) >= len(HIDDEN) and (not mapped.key or not moments.isdisjoint(mapped.key))
+
+
 def walked_columns(mapped: TableMap, shown: tuple[Column, ...]) -> tuple[Column, ...]:
     """Return all columns that stand in the log's rows: those of the table and the hidden ones behind them."""
     highest = max((c.id for c in shown), default=0)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from penstock.ddl.tokens import TableName
 from penstock.source.mysql.tables.columns import ServerTable
 from penstock.source.mysql.tables.map_columns import map_charsets
-from penstock.source.mysql.tables.row_history import shown_part
+from penstock.source.mysql.tables.row_history import may_show_end, shown_part
 from penstock.source.mysql.wire.tablemap import TableMap
 
 ReadTable = Callable[[str, str], ServerTable | None]
@@ -50,9 +50,11 @@ class ShownTables:
         """Return the columns whose default the server computes, in lower case."""
         return self._noted[name].computed if name in self._noted else frozenset()
 
-    def row_end(self, name: TableName) -> str:
-        """Return the shown column that ends rows of a system-versioned table, empty for others."""
-        return self._noted[name].row_end if name in self._noted else ""
+    def row_end(self, mapped: TableMap) -> str:
+        """Return the shown column that ends rows of a system-versioned table, empty for others; no log tells it, so it is looked for."""
+        name = (mapped.schema, mapped.table)
+        found = self._noted.get(name) or (self.read(name) if may_show_end(mapped) else None)
+        return found.row_end if found is not None else ""
 
     def noted_charsets(self, name: TableName) -> dict[str, str]:
         """Return the charset of each text column, by names in lower case, as they were when the table was looked at last."""
@@ -79,4 +81,4 @@ class ShownTables:
 
     def shown_part(self, mapped: TableMap, known: int | None) -> TableMap:
         """Return a table map without what the table does not show; ``known`` is how many columns it has where that is known."""
-        return shown_part(mapped, known, self.row_end((mapped.schema, mapped.table)))
+        return shown_part(mapped, known, self.row_end(mapped))

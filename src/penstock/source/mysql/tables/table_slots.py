@@ -130,7 +130,7 @@ class TableSlots:
 
     def _binding(self, table: TableSchema, mapped: TableMap) -> Binding | None:
         hidden = hidden_columns(mapped, len(table.columns))
-        shown_end = self._tables.row_end((mapped.schema, mapped.table)).lower()
+        shown_end = self._tables.row_end(mapped).lower()
         walked = msgspec.structs.replace(table, columns=walked_columns(mapped, table.columns)) if hidden else table
         layout = layout_of(walked, mapped)
         if layout is None:

@@ -162,10 +162,10 @@ class TableVersions:
         with self._lock:
             return self._shown.collations().get(number, "")
 
-    def row_end(self, name: TableName) -> str:
+    def row_end(self, mapped: TableMap) -> str:
         """Return the name of the shown column that ends rows of a system-versioned table, empty for others."""
         with self._lock:
-            return self._shown.row_end(name)
+            return self._shown.row_end(mapped)
 
     def apply(self, statement: Statement, query: str, ts: int, is_newest: IsNewest = lambda: True) -> Told:
         """Make a statement of the log true at its commit ts; the event is None where no known table is concerned.
@@ -187,7 +187,7 @@ class TableVersions:
                 return self._truncate(statement.tables[0], query, ts)
             if statement.type is DdlType.CREATE_TABLE:
                 return self._create(statement, query, ts)
-            if statement.type in _NAMES_ONLY and statement.renamed:
+            if statement.type in _NAMES_ONLY:
                 return self._rename(statement, query, ts)
             return self._change(statement, query, ts)
 

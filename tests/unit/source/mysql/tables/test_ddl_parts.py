@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.model.ddl import DdlType
-from penstock.source.mysql.tables.ddl_parts import ddl_parts
+from penstock.source.mysql.tables.ddl_parts import ddl_parts, makes_table
 from penstock.source.mysql.wire.log_events import QueryEvent
 
 
@@ -28,6 +28,14 @@ def test_statements(text: str, expected: object) -> None:
 def test_a_temporary_table_is_its_sessions_own() -> None:
     assert types("ALTER TABLE t ADD COLUMN b INT", of_session=True) == []
     assert types("TRUNCATE TABLE t", of_session=True) == []
+
+
+def test_a_table_that_is_made_inside_a_transaction_is_everybodys_unless_it_says_otherwise() -> None:
+    """MariaDB marks CREATE OR REPLACE, and what read a temporary table, as it marks what is about one."""
+    for text in ("CREATE OR REPLACE TABLE t (a INT)", "CREATE TABLE t (a INT)"):
+        assert makes_table(ddl_parts(QueryEvent("s", text), is_of_session=True) or [])
+    for text in ("CREATE TEMPORARY TABLE t (a INT)", "CREATE OR REPLACE TEMPORARY TABLE t (a INT)", "CREATE INDEX i ON t (a)"):
+        assert not makes_table(ddl_parts(QueryEvent("s", text), is_of_session=True) or [])
 
 
 def test_one_that_failed_has_done_a_part_of_its_work() -> None:
