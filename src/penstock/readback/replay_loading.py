@@ -241,7 +241,8 @@ def literals(frame: pl.DataFrame, field: str) -> pl.Expr:
         escaped = escaped.str.replace_all("\x00", "\\0", literal=True)
         text = pl.concat_str([pl.lit("'"), escaped, pl.lit("'")])
     else:
-        text = values.cast(pl.String)
+        # The shortest text of the largest FLOAT is beyond it where it is read as a double.
+        text = (values.cast(pl.Float64) if dtype == pl.Float32 else values).cast(pl.String)
     return pl.when(values.is_null()).then(pl.lit("NULL")).otherwise(text)
 
 

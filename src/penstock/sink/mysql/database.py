@@ -116,6 +116,8 @@ class MySqlDatabase(Database):
             return name
         if kind is TypeKind.BIT:
             return f"CAST({name} AS UNSIGNED)"
+        if kind is TypeKind.DECIMAL and column.type.zerofill:
+            return f"CAST({name} + 0 AS CHAR)"
         # A FLOAT is shown with six digits, its double with all that there are.
         return f"{name} + 0E0" if kind in FLOAT_KINDS else f"CAST({name} AS CHAR)"
 
@@ -204,8 +206,11 @@ class MySqlDatabase(Database):
         return ["RENAME TABLE " + ", ".join(steps)]
 
     def unfit(self, column: Column, values: pl.Series) -> pl.Series | None:
-        """Return which values no MySQL holds: numbers that are none, years of five digits, times of other databases."""
+        """Return which values no MySQL takes: numbers and elements that are none, years of five digits, times of other databases."""
         kind = column.type.kind
+        if kind is TypeKind.ENUM:
+            # What a server that is not strict makes of a text that is none of the elements; a strict one takes it from nobody.
+            return None if "" in column.type.elems else (values == 0).fill_null(value=False)
         if kind in FLOAT_KINDS:
             return (values.is_nan() | values.is_infinite()).fill_null(value=False)
         if kind is TypeKind.DECIMAL and values.dtype == pl.String:

@@ -198,7 +198,7 @@ class MySqlSession(Session):
             f"OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' LINES TERMINATED BY '\\n' ({', '.join(place for place, _ in places)})"
             + (f" SET {setters}" if setters else "")
         )
-        texts = frame.select(pl.col(name).bin.encode("hex") if dtype == pl.Binary else pl.col(name) for name, dtype in frame.schema.items())
+        texts = frame.select(_field(name, dtype) for name, dtype in frame.schema.items())
         self._connection.rows = texts.write_csv(include_header=False, null_value="NULL", quote_style="non_numeric").encode()
         try:
             self._connection.query(sql)
@@ -233,6 +233,12 @@ class MySqlSession(Session):
 
 _ANSWER_S_MAX = 600.0
 _LOAD_ROWS_MIN = 200
+
+
+def _field(name: str, dtype: pl.DataType) -> pl.Expr:
+    """Return a column as fields of a line have it: bytes in hexadecimal digits, and every FLOAT by all digits of its double."""
+    values = pl.col(name)
+    return values.bin.encode("hex") if dtype == pl.Binary else values.cast(pl.Float64) if dtype == pl.Float32 else values
 
 
 def _loaded(column: Column, name: str, at: int) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from penstock.sink.tables.database import Database, Session, TableTraits
 HOME = "penstock"
 _NAME_BYTES_MAX = 63
 _DATED = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
+_DAY = r"^\d{4}-\d\d-\d\d"
 _NO_DATE = r"^0000|^\d+-00|^\d+-\d\d-00"
 _SIGNED = {TypeKind.TINYINT: "SMALLINT", TypeKind.SMALLINT: "SMALLINT", TypeKind.MEDIUMINT: "INTEGER", TypeKind.INT: "INTEGER"}
 _UNSIGNED = {TypeKind.TINYINT: "SMALLINT", TypeKind.SMALLINT: "INTEGER", TypeKind.MEDIUMINT: "INTEGER"}
@@ -175,6 +176,9 @@ class PostgresDatabase(Database):
         odd = values.str.contains("\0", literal=True)
         if column.type.kind in _DATED:
             odd |= values.str.contains(_NO_DATE)
+            # MySQL may hold a 31st of February. Years of five digits and those before Christ are PostgreSQL's own.
+            plain = values.str.contains(_DAY) & ~values.str.ends_with("BC")
+            odd |= plain & values.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False).is_null()
         return odd.fill_null(value=False)
 
 

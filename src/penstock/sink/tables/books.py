@@ -85,6 +85,10 @@ class Books:
         self._options = database.table_options()
         self._others: list[tuple[str, str]] | None = None
 
+    def are(self, schema: str, table: str) -> bool:
+        """Return whether a table of this name is one of the books."""
+        return schema == self.schema and table in {self._place[1], f"{self._place[1]}_tables"}
+
     def exist(self, session: Session) -> bool:
         """Return whether there are books, all of them."""
         schema, name = self._place

@@ -53,6 +53,12 @@ class Structure:
         ``again``: all of its rows are compared, so one that was dropped is made, and one that changed unseen gets its columns.
         """
         name = self._name_of(table.schema, table.table)
+        if self._books.are(*name) or self._books.are(table.schema, table.table):
+            raise PenstockError(
+                "SINK_OCCUPIED",
+                f"{table.full_name} is where feeds keep books, perhaps this one: source and target may be the same server",
+                f"Leave it out of the feed, as by the pattern !{table.schema}.*, and what the feed itself writes.",
+            )
         made = self._made(session, table, lock=True)
         if made is not None:
             if again or (state_ts and made.state_ts < state_ts):

@@ -23,11 +23,13 @@ from penstock.source.mysql.upstream import MySqlUpstream
 from penstock.source.postgres.slot import release_slot
 from penstock.target.kind import SinkRun
 from penstock.target.storage import unfenced
+from testing.servers.databases.mysql_server import mysql
 from testing.servers.databases.postgres_answers import server_rows, table_of
 from testing.servers.databases.postgres_lab import PostgresLab
 from testing.servers.loopback_server import mariadb
+from testing.targets.database_kit import MYSQL
 from testing.targets.lake_kit import LAKES
-from tests.integration.mysql.test_mysql_types import BINLOG, MARIADB_TYPES, answer_expression, connect
+from tests.integration.mysql.test_mysql_types import BINLOG, MARIADB_TYPES, MYSQL_TYPES, ODD, answer_expression, connect
 from tests.integration.postgres.test_postgres_source import TYPES as POSTGRES_TYPES
 from tests.integration.targets.test_wire_types import EMPTY, Rows, same_float
 
@@ -98,18 +100,20 @@ def compare(found: dict[str, Rows], truth: Rows, table: TableSchema) -> None:
     assert wrong == []
 
 
-def test_every_type_of_mariadb(tmp_path: Path) -> None:
-    with mariadb(tmp_path, BINLOG) as uri:
+@pytest.mark.parametrize("server", ["mariadb", MYSQL])
+def test_every_type_of_mariadb_and_mysql(tmp_path: Path, server: str) -> None:
+    types = MARIADB_TYPES if server == "mariadb" else MYSQL_TYPES
+    with mariadb(tmp_path, BINLOG) if server == "mariadb" else mysql(tmp_path, ODD) as uri:
         cursor = connect(uri).cursor()
-        columns = ", ".join(f"c{at} {kind}" for at, (kind, _) in enumerate(MARIADB_TYPES))
+        columns = ", ".join(f"c{at} {kind}" for at, (kind, _) in enumerate(types))
         cursor.execute("CREATE DATABASE types")
         cursor.execute(f"CREATE TABLE types.t (id INT PRIMARY KEY, {columns}) ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4")
-        for row in range(max(len(values) for _, values in MARIADB_TYPES)):
-            cursor.execute(f"INSERT INTO types.t VALUES ({row}, {', '.join(v[row % len(v)] for _, v in MARIADB_TYPES)})")
+        for row in range(max(len(values) for _, values in types)):
+            cursor.execute(f"INSERT INTO types.t VALUES ({row}, {', '.join(v[row % len(v)] for _, v in types)})")
         cursor.execute(f"INSERT INTO types.t (id) VALUES ({EMPTY})")
         asked = [
             f"c{at}" if kind.startswith(("ENUM", "SET")) else f"{answer_expression(at, kind)} AS c{at}"
-            for at, (kind, _) in enumerate(MARIADB_TYPES)
+            for at, (kind, _) in enumerate(types)
         ]
         cursor.execute(f"SELECT id, {', '.join(asked)} FROM types.t")
         names = [column[0] for column in cursor.description]

@@ -90,6 +90,17 @@ def test_two_feeds_do_not_share_a_table_unless_told_to(kind: str) -> None:
 
 
 @BOTH
+def test_a_feed_does_not_deliver_its_own_books(kind: str) -> None:
+    """Source and target are one server, and the feed has all of its tables: each window would make the next one."""
+    target = TargetDatabase(kind)
+    deliver(target, TABLE, [[(1, Op.INSERT, 1, "a")]])
+    books = TableSchema(9, target.home, "penstock_progress", END + 1, TABLE.columns)
+    event = DdlEvent(END + 1, DdlType.CREATE_TABLE, "CREATE TABLE …", target.home, (books,))
+    with pytest.raises(PenstockError, match=r"SINK_OCCUPIED.*keep books"):
+        target.kit().open_maintainer().write_block_event(event)
+
+
+@BOTH
 def test_a_unique_key_that_the_source_has_not_stops_the_feed(kind: str) -> None:
     """Replacing would drop the row that holds the value, which the source still has."""
     target = TargetDatabase(kind)
