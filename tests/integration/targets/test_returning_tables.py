@@ -13,10 +13,11 @@ from penstock.sink.kafka.transactions import KEPT
 from testing.paths.controlled_path import ControlledPath
 from testing.paths.controlled_server import ControlledServer
 from testing.paths.whole_path import WholePath
-from testing.servers.http_receiver import http_receiver
+from testing.servers.http_receiver import Receiver, http_receiver
 from testing.servers.kafka.broker import KafkaBroker, kafka_broker
 from testing.servers.kafka.consumer import canal_changes, read_topics
 from testing.servers.waiting import wait_until
+from testing.twins.local_jobs import LocalQueries
 
 SETUP = ["CREATE DATABASE d", *(f"CREATE TABLE d.{t} (id INT PRIMARY KEY, v VARCHAR(40))" for t in "ab")]
 WHILE_OUT = [[], ["TRUNCATE TABLE d.b"], ["DROP TABLE d.b", "CREATE TABLE d.b (id INT PRIMARY KEY, v VARCHAR(40))"]]
@@ -41,6 +42,25 @@ def live(path: ControlledPath, ddls: list[str]) -> None:
     path.drain()
 
 
+def rows_of(receiver: Receiver) -> dict[int, str]:
+    """Return the rows of table b as a receiver makes them that follows the page: repeats of a lane are dropped, DDLs are followed."""
+    rows: dict[int, str] = {}
+    last: dict[str, str] = {}
+    for told in receiver.bodies():
+        assert told["feed"] == "f"
+        if told["sequence"] <= last.get(told["lane"], ""):
+            continue
+        last[told["lane"]] = told["sequence"]
+        if told["type"] == "ddl" and told["tables"][0]["table"] == "b":
+            rows.clear()
+        if told["type"] == "rows" and told["table"] == "b":
+            for event in told["events"]:
+                row = event["after"] or event["before"]
+                rows.pop(row["id"], None)
+                rows |= {row["id"]: row["v"]} if event["after"] else {}
+    return rows
+
+
 @pytest.mark.parametrize("ddls", WHILE_OUT)
 def test_a_receiver_of_http_ends_with_the_table_as_it_is(tmp_path: Path, ddls: list[str]) -> None:
     """Receivers drop what is not beyond the last sequence of its lane, and empty a table that is made or truncated."""
@@ -49,21 +69,29 @@ def test_a_receiver_of_http_ends_with_the_table_as_it_is(tmp_path: Path, ddls: l
         contextlib.closing(ControlledPath(tmp_path, SETUP, tables=("d.a", "d.b"), target_uri=receiver.uri)) as path,
     ):
         live(path, ddls)
-        rows: dict[int, str] = {}
-        last: dict[str, str] = {}
-        for told in receiver.bodies():
-            assert told["feed"] == "f"
-            if told["sequence"] <= last.get(told["lane"], ""):
-                continue
-            last[told["lane"]] = told["sequence"]
-            if told["type"] == "ddl" and told["tables"][0]["table"] == "b":
-                rows.clear()
-            if told["type"] == "rows" and told["table"] == "b":
-                for event in told["events"]:
-                    row = event["after"] or event["before"]
-                    rows.pop(row["id"], None)
-                    rows |= {row["id"]: row["v"]} if event["after"] else {}
+        rows = rows_of(receiver)
     assert rows == ROWS
+
+
+def test_a_table_with_another_condition_begins_anew(tmp_path: Path) -> None:
+    """What the condition no longer keeps must go, and a target that is not compared cannot be asked what it has."""
+
+    def rules(left_out: str) -> dict[str, Any]:
+        return {"rules": [{"tables": ["d.b"], "where": left_out}]}
+
+    queries = LocalQueries(lambda _where, _text: False)
+    with (
+        http_receiver() as receiver,
+        contextlib.closing(ControlledPath(tmp_path, SETUP, target_uri=receiver.uri, queries=queries, filter=rules("x"))) as path,
+    ):
+        path.drain()
+        path.write({"d.b": {1: "x", 2: "y", 3: "z"}})
+        path.drain()
+        assert rows_of(receiver) == {2: "y", 3: "z"}
+        path.do("alter", changes={"filter": rules("y")})
+        path.write({"d.b": {4: "y", 5: "w"}})
+        path.drain()
+        assert rows_of(receiver) == {1: "x", 3: "z", 5: "w"}
 
 
 @pytest.mark.parametrize("ddls", WHILE_OUT)

@@ -215,6 +215,9 @@ class Adoption:
         )
         if ts:
             after = with_other_rules(after, load_feed_config(document.config).settings.filter, config.settings.filter, ts)
+            if not self._is_compared(config):
+                # It begins anew there, with its whole state in the place of what differs.
+                after = tuple(msgspec.structs.replace(d, returns=False) if d.with_state and d.begin_ts == ts else d for d in after)
         self._tell_target(feed, config, after, ts, epoch)
         changed = msgspec.structs.replace(document, config=document.next or document.config, next=None, again=())
         if ts == TS_ZERO:
@@ -326,6 +329,10 @@ class Adoption:
             there.append(one)
         return {table_id: tuple(found) for table_id, found in last.items()}
 
+    def _is_compared(self, config: FeedConfig) -> bool:
+        """Return whether a table that comes again is compared with what the target has."""
+        return is_readable(self._resolve(config.target).uri)
+
     def _tell_target(self, feed: FeedRecord, config: FeedConfig, after: Sequence[Dispatcher], ts: int, epoch: int) -> None:
         """Tell the target of tables that took the name of one that it has rows of: those are no rows of theirs.
 
@@ -341,7 +348,7 @@ class Adoption:
         # One that is made after the ts is told of by its own DDL.
         there = [t for t in self._tables_at(ts, TablePatterns(config.tables)) if t.version <= ts and t.table_id in coming]
         told = [_told(ts, DdlType.CREATE_TABLE, t) for t in there if t.table_id not in known and (t.schema, t.table) in names]
-        if not is_readable(self._resolve(config.target).uri):
+        if not self._is_compared(config):
             told += [_told(ts, DdlType.TRUNCATE_TABLE, t) for t in there if t.table_id in known]
         if told:
             target = self._open_target(feed, config, epoch)

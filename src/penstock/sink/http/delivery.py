@@ -57,7 +57,7 @@ class Delivery:
                 reach("http-post:after")
                 if 200 <= answer.status < 300:
                     return
-                error = self._judge(answer)
+                error = judged(self._address, answer)
                 pause_s = answer.retry_after_s
                 if error.code == "SINK_REFUSED":
                     refusals += 1
@@ -79,18 +79,20 @@ class Delivery:
         """Close the connection."""
         self._connection.close()
 
-    def _judge(self, answer: Answer) -> PenstockError:
-        said = f"{self._address.shown}: answered {answer.status}" + (f" ({answer.text})" if answer.text else "")
-        if answer.status in _AGAIN or answer.status >= 500:
-            return PenstockError("SINK_UNAVAILABLE", said)
-        if answer.status in _OF_THE_ADDRESS:
-            return PenstockError("SINK_UNWRITABLE", said)
-        if not 400 <= answer.status < 500:
-            return PenstockError("SINK_UNWRITABLE", said, "Redirects are not followed: give the address that takes changes itself.")
-        return PenstockError("SINK_REFUSED", said, _TOO_LARGE_HINT if answer.status == _TOO_LARGE else None)
-
     def _settle(self, message: Message, answer: Answer, error: PenstockError) -> None:
         """Put a message that is refused for good into the dead letters; raise where there is no place for it."""
         if self._letters is None:
             raise error
         self._letters.put(message, answer.status, answer.text)
+
+
+def judged(address: Address, answer: Answer, what: str = "") -> PenstockError:
+    """Return the error that an answer which does not take a message stands for; ``what`` was posted."""
+    said = f"{address.shown}: answered {answer.status}{what}" + (f" ({answer.text})" if answer.text else "")
+    if answer.status in _AGAIN or answer.status >= 500:
+        return PenstockError("SINK_UNAVAILABLE", said)
+    if answer.status in _OF_THE_ADDRESS:
+        return PenstockError("SINK_UNWRITABLE", said)
+    if not 400 <= answer.status < 500:
+        return PenstockError("SINK_UNWRITABLE", said, "Redirects are not followed: give the address that takes changes itself.")
+    return PenstockError("SINK_REFUSED", said, _TOO_LARGE_HINT if answer.status == _TOO_LARGE else None)

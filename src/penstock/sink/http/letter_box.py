@@ -11,6 +11,7 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.sink.http.connection import Connection
 from penstock.sink.http.dead_letters import DeadLetters
+from penstock.sink.http.delivery import judged
 from penstock.sink.http.settings import Address, HttpSettings
 
 
@@ -46,6 +47,5 @@ class HttpLetterBox:
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
-            code = "SINK_UNAVAILABLE" if answer.status >= 500 or answer.status == 429 else "SINK_REFUSED"
-            raise PenstockError(code, f"{self._address.shown}: answered {answer.status} ({answer.text}) to dead letter {name}")
+            raise judged(self._address, answer, f" to dead letter {name}")
         self._letters.remove(name)

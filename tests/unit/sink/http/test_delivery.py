@@ -176,6 +176,20 @@ def test_a_refused_message_waits_in_the_dead_letters(receiver: Receiver, tmp_pat
             box.show(name)
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(408, "SINK_UNAVAILABLE"), (503, "SINK_UNAVAILABLE"), (401, "SINK_UNWRITABLE"), (302, "SINK_UNWRITABLE")]
+)
+def test_a_letter_that_is_not_taken_is_judged_as_any_other_message(receiver: Receiver, tmp_path: Path, status: int, code: str) -> None:
+    receiver.faults = lambda _: Fault(422)
+    deliver(receiver, message(1), folder=tmp_path)
+    receiver.faults = lambda _: Fault(status)
+    uri, settings = read_settings(receiver.uri, {"secret": SECRET, "dead-letter": tmp_path.as_uri()})
+    box = HttpLetterBox(address_of(uri), settings, "f")
+    with pytest.raises(PenstockError, match=rf"{code}.*answered {status} to dead letter 00000001_7-0_0\Z"):
+        box.retry("00000001_7-0_0")
+    assert list(box.names()) == ["00000001_7-0_0"]
+
+
 def test_letters_of_a_lane_are_retried_in_their_order(receiver: Receiver, tmp_path: Path) -> None:
     receiver.faults = lambda _: Fault(422)
     deliver(receiver, message(1), message(2), folder=tmp_path)
