@@ -1,8 +1,8 @@
 """Starts Spark's JVM so that what it writes to standard error becomes records of this process's log.
 
 The JVM writes lines of its own: what Java says of itself, what Spark logs, and what Python workers print. Invariants: each line is one
-record, in the order in which they were written; what Java and Spark say at every start is told at debug only. Where standard error has
-become another file since the JVM was started, as at the end of a demo, its lines go to the one that it would have written to.
+record, in the order in which they were written; what Java and Spark say at every start is told at debug only. Where standard error is
+not what it was when the JVM was started, as in a demo or a notebook, its lines go to the file that it would have written to.
 Runs in a process that starts Spark.
 """
 
@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Mapping
 
@@ -27,6 +28,8 @@ _AT_EVERY_START = (
     "WARNING: Using incubator modules: ",
     "Setting default log level to ",
     "To adjust logging level use ",
+    "Picked up JAVA_TOOL_OPTIONS: ",
+    "Picked up _JAVA_OPTIONS: ",
 )
 
 
@@ -52,7 +55,7 @@ def _tell(end: int, stderr: int) -> None:
         for line in lines:
             # Nobody may read either of them any more; the JVM does not wait for that.
             with contextlib.suppress(OSError):
-                if os.path.sameopenfile(stderr, 2):
+                if sys.stderr is sys.__stderr__ and os.path.sameopenfile(stderr, 2):
                     level = tell_line(line.rstrip("\r\n"), level)
                 else:
                     os.write(stderr, line.encode())

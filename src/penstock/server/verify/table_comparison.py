@@ -2,7 +2,8 @@
 
 Both sides are written to disk as they come, the target's as changes in order, the upstream's as rows, and compared by
 ``StateDifference``: what would turn the one into the other is what differs. Tables without a key are compared as bags of rows. Sides can
-be compared again without rows that moved meanwhile. Values are not shown, only counts and the first keys. Runs in the server, in the CLI
+be compared again without rows that moved meanwhile. Virtual columns are computed from others, and no row carries them: they are not
+compared. Values are not shown, only counts and the first keys. Runs in the server, in the CLI
 or in tests.
 """
 
@@ -78,7 +79,8 @@ class TableComparison:
     """The two sides of one table. Give both, then ask for verdicts; ``close`` removes what lies on disk."""
 
     def __init__(self, table: TableSchema, tell: Tell = lambda _: None, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._table = table
+        self._columns = [c.name for c in table.columns]
+        self._table = table = msgspec.structs.replace(table, columns=tuple(c for c in table.columns if c.generated != "VIRTUAL"))
         self._tell = tell
         self._bucket_bytes = bucket_bytes
         self._keys = [c.field_name for c in table.key_columns]
@@ -100,7 +102,7 @@ class TableComparison:
     def read_target(self, reader: StorageReader, life: Lineage) -> None:
         """Take in the target's side: the changes of the table's whole life."""
         newest = life.newest
-        names, wanted = {c.name: c.field_name for c in newest.columns}, [c.name for c in self._table.columns]
+        names, wanted = {c.name: c.field_name for c in newest.columns}, self._columns
         if sorted(names) != sorted(wanted):
             raise PenstockError("VERIFY_MISMATCH", f"{self._table.full_name} has columns {list(names)} in the target, {wanted} upstream")
         ids = {c.field_name: c.name for c in newest.columns}
@@ -111,7 +113,8 @@ class TableComparison:
 
     def add_changes(self, frames: Iterable[pl.DataFrame]) -> None:
         """Take in changes in order: ``_op`` and the table's columns, named by id."""
-        self._write(self._found, (frame.to_arrow() for frame in frames), "changes of the target")
+        names = self._found.schema.names
+        self._write(self._found, (frame.select(names).to_arrow() for frame in frames), "changes of the target")
 
     def add_rows(self, batches: Iterable[pa.RecordBatch], start_ts: int = TS_ZERO) -> None:
         """Take in the upstream's side: change batches; of those, only what was written after a start ts."""

@@ -94,3 +94,10 @@ def test_long_reads_are_told() -> None:
     with contextlib.closing(TableComparison(table(keyed=True), lines.append)) as comparison:
         comparison.add_changes([frame] * 5)
     assert lines == [f"d.b: {n * TELL_ROWS} changes of the target read" for n in (1, 2)]
+
+
+def test_virtual_columns_are_computed_and_not_compared() -> None:
+    shown = TableSchema(1, "d", "b", 1, (Column(1, "id", INT, False, True), Column(2, "n", INT, generated="VIRTUAL")))
+    insert = int(Op.INSERT)
+    verdict = compare(shown, [(insert, 1, None), (insert, 2, None), (insert, 3, None)], [(1, 7), (2, None), (4, 8)], 1 << 20)
+    assert (verdict.rows, verdict.missing, verdict.unexpected, verdict.different) == (2, 1, 1, 0)
