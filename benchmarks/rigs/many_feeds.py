@@ -56,7 +56,7 @@ def status_p99_s(server: ApiServer, calls: int) -> float:
 
 
 def page_script_s(server: ApiServer, feeds: int) -> float | None:
-    """Return for how long the page's scripts run until it shows all feeds; None where there is no browser."""
+    """Return for how long the page works until it shows all feeds, layout included; None where there is no browser."""
     program = chromium()
     if program is None:
         return None

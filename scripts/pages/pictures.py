@@ -1,7 +1,7 @@
 """pictures.py: takes the pictures of the web page for docs/pictures, light and dark, in a headless browser.
 
-``python -m pages.pictures`` from the folder ``scripts``. The server is one without Spark; what its feeds deliver is told to its meta
-database, so that curves have something to show. Run it when the page has changed.
+``PYTHONPATH=.. python -m pages.pictures`` from the folder ``scripts``. The server is one without Spark; what its feeds deliver is told to
+its meta database, so that curves have something to show. Run it when the page has changed.
 """
 
 from __future__ import annotations

@@ -93,9 +93,12 @@ class PageBrowser:
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", {"format": "png"})["data"]))
 
     def script_seconds(self) -> float:
-        """Return for how long scripts of the page have run."""
+        """Return for how long the page has been at work: scripts, styles and layout.
+
+        The browser's own count of scripts leaves out what follows a promise, which is all that this page does: 0.02 s of 0.6 s.
+        """
         metrics = self._call("Performance.getMetrics")["metrics"]
-        return next(float(one["value"]) for one in metrics if one["name"] == "ScriptDuration")
+        return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
 
     def _call(self, method: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
         number = next(self._numbers)

@@ -131,11 +131,10 @@ def _answer_errors(app: FastAPI) -> None:
         return error_answer(error)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_request: Request, _error: RequestValidationError) -> JSONResponse:
-        # FastAPI's own text repeats the body, which may hold credentials.
-        return error_answer(
-            PenstockError("CONFIG_INVALID", "the body must be a JSON object, and numbers in the query must be numbers", _SEE)
-        )
+    async def malformed(_request: Request, error: RequestValidationError) -> JSONResponse:
+        # FastAPI's own text repeats what was sent, which may hold credentials; what it says of the query's parts does not.
+        wrong = [f"{one['loc'][1]}: {one['msg']}" for one in error.errors() if one["loc"][0] == "query"]
+        return error_answer(PenstockError("CONFIG_INVALID", "\n".join(wrong) or "the body must be a JSON object", _SEE))
 
     @app.exception_handler(HTTPException)
     async def no_such_path(request: Request, error: HTTPException) -> JSONResponse:

@@ -24,7 +24,7 @@ from penstock.model.errors import PenstockError
 from penstock.server.http.answers import error_answer
 from penstock.server.http.call_rates import CallRates
 from penstock.server.http.callers import Caller, Callers
-from penstock.server.page.page_routes import PAGE_FILES
+from penstock.server.page.page_routes import FRIENDLY_PATHS, PAGE_FILES
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class ApiGuard:
         self._callers = callers
         self._hosts = frozenset(host.lower() for host in (http_host, *settings.hosts))
         self._origins = frozenset(origin.lower() for origin in settings.origins)
-        self._open = frozenset(settings.open_paths) | frozenset(PAGE_FILES)
+        self._open = frozenset({*settings.open_paths, *PAGE_FILES, *FRIENDLY_PATHS})
         self._rates = CallRates(settings.requests_per_second, 2 * settings.requests_per_second, clock)
         self._stranger_rates = CallRates(STRANGER_CALLS_PER_SECOND, STRANGER_CALLS_BURST, clock)
         # Of its own: where the meta database does not answer, only calls wait that need it.
@@ -69,7 +69,8 @@ class ApiGuard:
         except _RefusedError as refused:
             await error_answer(refused.error, refused.status)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        # What looks whether a server is there often asks for the head alone; the listener leaves the body out.
+        await self._app({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive) -> Receive:
         """Return from where the application receives the call; raise where it must not."""

@@ -48,7 +48,8 @@ const TABLE_VERBS = {
   resnapshot: ["Resnapshot", "It is read again, and what differs from the target is delivered."],
   exclude: ["Exclude", "It is left out from now on; its rows in the target stay."],
 };
-const fits = (verb, state) => (state === "ok" ? verb === "resnapshot" || verb === "exclude" : state === "excluded" ? verb === "include" : true);
+const leftOut = (table) => table.state === "excluded" || table.code === "TABLE_PAUSED";
+const fits = (verb, table) => (leftOut(table) ? verb === "include" : table.state === "ok" ? verb === "resnapshot" || verb === "exclude" : verb !== "include");
 const numeric = (label) => el("td", { class: "number", "data-label": label });
 const figure = (label) => { const value = el("b"); return [el("div", { class: "figure" }, value, el("span", {}, label)), value]; };
 const heads = (titles, numbers) => el("thead", {}, el("tr", {}, titles.map((title, at) => el("th", { scope: "col", class: numbers.includes(at) ? "number" : undefined }, title))));
@@ -73,14 +74,14 @@ function tableRow(feed, table, act) {
 
   function show(told) {
     const progress = told.progress || {};
-    setChip(cells.state, progress.joining ? "joining" : told.state, progress.joining ? "warn" : undefined);
+    setChip(cells.state, progress.joining ? "joining" : leftOut(told) ? "excluded" : told.state, progress.joining ? "warn" : undefined);
     set(cells.lag, span(progress.lag_s));
     set(cells.rows, number(progress.rows || 0));
     set(cells.bytes, bytes(progress.bytes || 0));
     set(cells.files, number(progress.files || 0));
     const reread = told.reread ? ` ${number(told.reread.parts_done)} of ${count(told.reread.parts, "part")} are read.` : "";
     set(cells.why, told.reason ? `${told.code ? `[${told.code}] ` : ""}${told.reason} ${told.hint || ""}${reread}` : "");
-    for (const button of verbs) button.hidden = !fits(button.dataset.tableVerb, told.state);
+    for (const button of verbs) button.hidden = !fits(button.dataset.tableVerb, told);
     if (details.open) look();
   }
   return { row, show };

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.meta.records import RetryRecord
 from penstock.model.errors import PenstockError
+from penstock.server.page.page_routes import FRIENDLY_PATHS
 from testing.servers.api_server import ApiServer
 from testing.servers.waiting import wait_until
 
@@ -59,3 +60,26 @@ def test_a_server_whose_supervisor_ended_is_not_alive(server: ApiServer, client:
     answer = client.get("/health/live")
     assert (answer.status_code, answer.json()["status"]) == (503, "failing")
     assert client.get("/health/ready").status_code == 503
+
+
+def test_what_people_and_probes_try_first(server: ApiServer, client: httpx.Client) -> None:
+    for path, place in FRIENDLY_PATHS.items():
+        found = client.get(path)
+        assert (found.status_code, found.headers["location"]) == (307, place), path
+        assert client.get(place).status_code == 200, place
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as stranger:
+        assert stranger.get("/healthz").status_code == 307
+        assert stranger.get("/health/live").status_code == 401, "what leads there opens nothing"
+        assert stranger.head("/api/v1/feeds").status_code == 401
+        assert (stranger.head("/").status_code, stranger.head("/").content) == (200, b"")
+    for path in ("/health/live", "/health/ready", "/api/v1/feeds", "/metrics"):
+        head = client.head(path)
+        assert (head.status_code, head.content) == (200, b""), path
+    assert client.get("/api/v1/health?quiet=yes").status_code == 200
+
+
+def test_a_query_that_is_wrong_is_told_by_its_name(client: httpx.Client) -> None:
+    answer = client.get("/api/v1/logs?lines=many&after=-1&level=loud")
+    assert answer.status_code == 422
+    assert [line.partition(":")[0] for line in answer.json()["message"].splitlines()] == ["after", "level", "lines"]
+    assert "many" not in answer.text, "what was sent is not repeated"
