@@ -31,13 +31,14 @@ def test_secrets_are_named_and_not_written(monkeypatch: pytest.MonkeyPatch, tmp_
     [
         ("mysql://cdc:{env:NO_SUCH_PLACE}@127.0.0.1:1", "CONFIG_INVALID"),
         ("oracle://127.0.0.1:1", "CONFIG_INVALID"),
-        (f"dataserver://127.0.0.1:{free_port()}", "UPSTREAM_UNREACHABLE"),
+        ("dataserver://127.0.0.1:{port}", "UPSTREAM_UNREACHABLE"),
     ],
 )
 def test_a_capture_that_cannot_begin_says_so_before_spark_and_makes_nothing(
     source: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    source = source.replace("{port}", str(free_port()))
     with pytest.raises(penstock.PenstockError) as found, penstock.capture(source, "shop.*", tmp_path / "target"):
         pass
     assert found.value.code == code

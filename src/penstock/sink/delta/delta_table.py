@@ -117,10 +117,11 @@ class DeltaVersion:
 
     def is_set_back(self) -> bool:
         """Return whether somebody restored an older version since the feed's last one."""
-        newest = self._opened.history(1)
-        if newest and newest[0].get("penstock.feed") == self._feed:
-            return False
-        since = itertools.takewhile(lambda told: told.get("penstock.feed") != self._feed, self._opened.history(_HISTORY_MAX))
+        with commits():
+            newest = self._opened.history(1)
+            if newest and newest[0].get("penstock.feed") == self._feed:
+                return False
+            since = itertools.takewhile(lambda told: told.get("penstock.feed") != self._feed, self._opened.history(_HISTORY_MAX))
         return any(told.get("operation") == "RESTORE" for told in since)
 
     def keeps_partitions(self, schema: pa.Schema) -> bool:
