@@ -28,7 +28,8 @@ from penstock.readback.replay_opening import open_database
 from testing.checks.lives.comparable import Row, comparable
 from testing.checks.lives.documented import document_differences
 from testing.checks.lives.files import FileTable, read_target
-from testing.checks.lives.odd_structures import OddGrammar
+from testing.checks.lives.odd_mysql import OddMySql
+from testing.checks.lives.odd_postgres import OddPostgres
 from testing.checks.lives.rows import RowGrammar
 from testing.checks.lives.servers import REFUSED, LiveTable, Server
 from testing.checks.lives.structures import StructureGrammar
@@ -85,7 +86,8 @@ class Life:
     def live(self, rng: random.Random, length: int, *, restarts: bool, odd: bool = False) -> None:
         """Make a life up, step by step, and live it; ``odd`` takes the grammar of what few tests name."""
         kind = self._server.kind
-        structures, rows = OddGrammar(rng, kind, self._schema) if odd else StructureGrammar(rng, kind), RowGrammar(rng, kind)
+        own = OddPostgres if kind == "postgres" else OddMySql
+        structures, rows = own(rng, kind, self._schema) if odd else StructureGrammar(rng, kind), RowGrammar(rng, kind)
         for _ in range(2):
             for text in structures.create(self._tables()):
                 self._do(Step("sql", 0, text))
