@@ -1,4 +1,4 @@
-"""Random statements that few tests name, of MariaDB and MySQL: replaced, versioned and scratch tables, XA, images of rows. Runs in tests."""
+"""Random statements that few tests name, of MariaDB and MySQL: replaced, versioned and scratch tables, XA. Runs in tests."""
 
 from __future__ import annotations
 
