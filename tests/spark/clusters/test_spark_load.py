@@ -50,7 +50,8 @@ def test_jobs_that_run_and_jobs_that_wait(session: SparkSession, tmp_path: Path)
     cores = session.sparkContext.defaultParallelism
     end = tmp_path / "end"
     with job(session, cores, end):
-        wait_until(lambda: spark_load(session) == SparkLoad(1, 1), "it runs", 60)
+        wait_until(lambda: (load := spark_load(session)).jobs == 1 and load.waiting == (), "it runs", 60)
+        wait_until(lambda: f"0 of {cores} tasks done, {cores} run" in spark_load(session).running[0], "its tasks run", 60)
         with job(session, 1, end):
             wait_until(lambda: len(spark_load(session).waiting) == 1, "the other waits", 60)
             assert spark_load(session).jobs == 2
