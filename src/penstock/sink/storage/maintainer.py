@@ -107,6 +107,9 @@ class StorageMaintainer:
             there_ts = parse_checkpoint(found[0])
             if there_ts > checkpoint_ts or (there_ts == checkpoint_ts and found[0] == content):
                 return True
+        elif self._claimant:
+            # Not in the place of a target that was moved away since its window was committed.
+            self._mark.require(self._claimant)
         reach("metadata:before")
         try:
             self._target.put_over(METADATA_PATH, content, None if found is None else found[1])
